@@ -72,13 +72,16 @@ def test_every_query_meets_its_keys(kind, seed):
     plans = [key_plan(layout, rank, sight) for rank in range(world)]
     own = [rows_of(layout.places(rank)) for rank in range(world)]
     begins = [sum(lengths[:i]) for i in range(len(lengths))]
+    buffers = []  # of the rows that each rank has, then of all
     for rank, plan in enumerate(plans):
-        buffer = [None] * plan.buffer_rows
+        buffers.append([None] * plan.buffer_rows)
+        for rows, places in plan.own:
+            buffers[rank][slice(*places)] = own[rank][slice(*rows)]
+    for rank, plan in enumerate(plans):
+        buffer = list(buffers[rank])
         for other in range(world):
-            sent = [own[other][row] for row in rows_of(plans[other].sends[rank])]
-            places = rows_of(plan.receives[other])
-            assert len(sent) == len(places)
-            for row, place in zip(sent, places, strict=True):
+            sent = [buffers[other][place] for place in rows_of(plans[other].sends[rank])]
+            for row, place in zip(sent, rows_of(plan.receives[other]), strict=True):
                 assert buffer[place] is None
                 buffer[place] = row
         assert None not in buffer

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from strobe.torch.context_parallel.layout import Rows
 
@@ -55,11 +55,19 @@ def rows_second(x: Tensor, batched: bool) -> Tensor:
 
 def join(k: Tensor, v: Tensor, batched: bool) -> Tensor:
     """Keys and values as dense rows, [seqlen, .., columns of all heads of both], so that one message has both."""
-    k, v = ((x.transpose(0, 1) if batched else x) for x in (k, v))
-    joined = k.new_empty((*k.shape[:-2], k.shape[-2] * (k.shape[-1] + v.shape[-1])))
-    for place, x in zip(part(joined, k, v), (k, v), strict=True):
-        place.copy_(x)
-    return joined
+    return torch.cat(_columns(k, v, batched), dim=-1)
+
+
+def join_into(buffer: Tensor, k: Tensor, v: Tensor, batched: bool, places: Sequence[tuple[Rows, Rows]]) -> None:
+    """The same of some rows, (of k and v, of the buffer)."""
+    keys, values = _columns(k, v, batched)
+    for own, place in places:
+        torch.cat([keys[slice(*own)], values[slice(*own)]], dim=-1, out=buffer[slice(*place)])
+
+
+def _columns(k: Tensor, v: Tensor, batched: bool) -> tuple[Tensor, Tensor]:
+    """Views with the rows first and the columns of all heads last."""
+    return (k.transpose(0, 1).flatten(-2), v.transpose(0, 1).flatten(-2)) if batched else (k.flatten(-2), v.flatten(-2))
 
 
 def part(joined: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,22 +83,24 @@ def start(group: Any, sent: Iterable[tuple[Tensor, Runs]], received: Iterable[tu
     The ranks must agree: what one sends to another, tensor by tensor and run by run, is what the other receives. Runs
     for the rank itself are copied at once. Ranks that have nothing to send or receive start nothing.
     """
-    rank = distributed.get_rank(group)
+    rank = group.rank()
     transfer = Transfer()
-    messages: list[Any] = []
+    outgoing: list[tuple[int, Tensor]] = []
+    incoming: list[tuple[int, Tensor]] = []
     own_sent: list[Tensor] = []
     own_received: list[Tensor] = []
     for tensor, runs in sent:
-        for peer, places in enumerate(_views(tensor, x) for x in runs):
+        for peer, of_peer in enumerate(runs):
+            places = _views(tensor, of_peer)
             if peer == rank:
                 own_sent += places
                 continue
             if len(places) > _MESSAGES:
                 places = [torch.cat(places)]
-            transfer.kept += places
-            messages += [distributed.P2POp(distributed.isend, x, group=group, group_peer=peer) for x in places]
+            outgoing += [(peer, x) for x in places]
     for tensor, runs in received:
-        for peer, places in enumerate(_views(tensor, x) for x in runs):
+        for peer, of_peer in enumerate(runs):
+            places = _views(tensor, of_peer)
             if peer == rank:
                 own_received += places
                 continue
@@ -98,14 +108,26 @@ def start(group: Any, sent: Iterable[tuple[Tensor, Runs]], received: Iterable[tu
                 joined = tensor.new_empty((sum(map(len, places)), *tensor.shape[1:]))
                 transfer.unpacked.append((places, joined))
                 places = [joined]
-            transfer.kept += places
-            messages += [distributed.P2POp(distributed.irecv, x, group=group, group_peer=peer) for x in places]
-    if messages:
-        transfer.works = distributed.batch_isend_irecv(messages)
+            incoming += [(peer, x) for x in places]
+    if outgoing or incoming:
+        transfer.works = _start(group, outgoing, incoming)
+        transfer.kept = [x for _, x in (*outgoing, *incoming)]
     _copy(own_received, own_sent)
     return transfer
 
 
+def _start(group: Any, outgoing: Sequence[tuple[int, Tensor]], incoming: Sequence[tuple[int, Tensor]]) -> list[Any]:
+    """What torch.distributed.batch_isend_irecv does, whose checks take longer than short messages."""
+    device = (outgoing or incoming)[0][1].device
+    at_once = group._get_backend(device).supports_coalescing
+    if at_once:
+        group._start_coalescing(device)
+    works = [group.send([x], peer, 0) for peer, x in outgoing] + [group.recv([x], peer, 0) for peer, x in incoming]
+    return [group._end_coalescing(device)] if at_once else works
+
+
 def _views(tensor: Tensor, runs: Sequence[Rows]) -> list[Tensor]:
     """What is left out is without elements, for which there is no message."""
-    return [tensor[start:stop] for start, stop in runs if tensor[start:stop].numel()]
+    if not runs or tensor.numel() == 0:
+        return []
+    return [tensor[start:stop] for start, stop in runs if start < stop]

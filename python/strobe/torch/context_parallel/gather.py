@@ -15,9 +15,8 @@ from torch import Tensor
 from strobe import _core
 from strobe._shapes import lse_shape, output_shape
 from strobe.torch.context_parallel import exchange
-from strobe.torch.context_parallel.exchange import Transfer, rows_second
+from strobe.torch.context_parallel.exchange import Transfer
 from strobe.torch.context_parallel.keys import KeyPlan, key_plan
-from strobe.torch.context_parallel.launches import launches
 from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import PartBackward, SharedCall, save
@@ -26,24 +25,32 @@ _HIDDEN_BYTES = 1 << 20  # what is fetched in so few bytes takes less time than 
 
 
 def _plan(call: SharedCall) -> KeyPlan:
-    return key_plan(call.layout, call.rank, call.options.sight)
+    if "plan" not in call.memory:
+        call.memory["plan"] = key_plan(call.layout, call.rank, call.options.sight)
+    return call.memory["plan"]
 
 
 def head_groups(heads_kv: int, heads_q: int, buffer_bytes: int, given: Any, backward: bool) -> list[Heads]:
-    """Key heads that are computed together. The first group is small, since nothing hides its way, as in a backward is
-    the last one, whose gradients nothing hides."""
-    group = heads_q // max(heads_kv, 1)
-    whole = heads_kv < 2 or buffer_bytes < _HIDDEN_BYTES or not given.keys().isdisjoint(("bias", "dropout"))
-    ends = [heads_kv] if whole else [1, heads_kv]
-    if backward and not whole and heads_kv > 2:
-        ends.insert(1, heads_kv - 1)
-    return [Heads(first, stop, group) for first, stop in zip([0, *ends], ends, strict=False)]
+    """Key heads that are computed together: in two groups, where that hides more than another launch costs.
+
+    Nothing hides the way of the first group, nor in a backward that of the last one's gradients, which are more.
+    """
+    group, first = heads_q // max(heads_kv, 1), heads_kv // (2 if backward else 4)
+    if buffer_bytes < _HIDDEN_BYTES or not given.keys().isdisjoint(("bias", "dropout")):
+        first = 0
+    elif heads_kv > 1:
+        first = max(first, 1)
+    return [Heads(start, stop, group) for start, stop in ((0, first), (first, heads_kv)) if start < stop]
 
 
 def _groups_of(call: SharedCall, q: Tensor, k: Tensor, v: Tensor, backward: bool) -> list[Heads]:
-    rows = call.layout.total * (q.shape[0] if call.batched else 1)  # the same on all ranks, as the groups must be
-    row_bytes = (k.shape[-1] + v.shape[-1]) * k.shape[-2] * k.element_size()
-    return head_groups(k.shape[-2], q.shape[-2], rows * row_bytes, call.options.given, backward)
+    key = ("groups", q.shape, k.shape, v.shape, backward)
+    if key not in call.memory:
+        rows = call.layout.total * (q.shape[0] if call.batched else 1)  # of all ranks, whose groups must be the same
+        row_bytes = (k.shape[-1] + v.shape[-1]) * k.shape[-2] * k.element_size()
+        groups = head_groups(k.shape[-2], q.shape[-2], rows * row_bytes, call.options.given, backward)
+        call.memory[key] = groups
+    return call.memory[key]
 
 
 Fetched = tuple[Heads, Tensor, Transfer]
@@ -54,10 +61,11 @@ def _fetch(call: SharedCall, k: Tensor, v: Tensor, groups: list[Heads]) -> list[
     """Starts to fetch the keys of all groups, in their order."""
     plan, fetched = _plan(call), []
     for heads in groups:
-        own = exchange.join(k[..., heads.of_keys, :], v[..., heads.of_keys, :], call.batched)
-        buffer = own.new_empty((plan.buffer_rows, *own.shape[1:]))
-        transfer = exchange.start(call.group, [(own, plan.sends)], [(buffer, plan.receives)])
-        fetched.append((heads, buffer, transfer))
+        batch = [k.shape[0]] if call.batched else []
+        buffer = k.new_empty((plan.buffer_rows, *batch, heads.number * (k.shape[-1] + v.shape[-1])))
+        own = (k, v) if heads.number == k.shape[-2] else (k[..., heads.of_keys, :], v[..., heads.of_keys, :])
+        exchange.join_into(buffer, *own, call.batched, plan.own)
+        fetched.append((heads, buffer, exchange.start(call.group, [(buffer, plan.sends)], [(buffer, plan.receives)])))
     return fetched
 
 
@@ -71,10 +79,10 @@ class GatherAttention(torch.autograd.Function):
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         for heads, buffer, transfer in fetched:
             transfer.wait()
-            for launch in launches(call.options, _plan(call).calls, q.shape[0]):
+            for launch in call.launches(_plan(call).calls, q.shape[0]):
                 k_part, v_part = (launch.keys(x) for x in exchange.part(buffer, k, v))
                 q_part, o_part = (launch.queries(x, heads) for x in (q, o))
-                options = launch.options(heads, q)
+                options = call.options_of(launch, heads, q)
                 _core.forward(q_part, k_part, v_part, o_part, launch.lse(lse, heads), None, **options)
         save(ctx, call, q, k, v, o, lse)
         return o, lse
@@ -88,8 +96,8 @@ class GatherAttention(torch.autograd.Function):
         for heads, buffer, transfer in _fetch(call, k, v, _groups_of(call, q, k, v, backward=True)):
             transfer.wait()
             computed: list[Tensor] = []
-            for launch in launches(call.options, _plan(call).calls, q.shape[0]):
-                options = launch.options(heads, q)
+            for launch in call.launches(_plan(call).calls, q.shape[0]):
+                options = call.options_of(launch, heads, q)
                 computed += parts.compute(launch, heads, options, buffer, launch.queries(dq, heads))
             gradients.exchange(heads, computed)
         return (None, dq, *gradients.total(), *parts.modifiers())
@@ -134,17 +142,32 @@ class _KeyGradients:
                 self._parts.append(_Part(peer, joined, rows, heads))
         self._on_the_way.append(exchange.start(self._call.group, sent, received))
 
-    def total(self) -> list[Tensor]:
-        """The gradients of k and v, summed in the order of the ranks and their calls."""
+    def total(self) -> tuple[Tensor, Tensor]:
+        """The gradients of k and v, summed in one order: this rank's calls from the last, then the ranks in theirs."""
         for transfer in self._on_the_way:
             transfer.wait()
-        sums = []
-        for x in (self._k, self._v):
-            shape = x.transpose(0, 1).shape if self._call.batched else x.shape
-            sums.append(torch.zeros(shape, dtype=torch.float32, device=x.device))
-        for arrived in sorted(self._parts, key=lambda x: x.peer):
-            for own, place in zip(arrived.rows, one_behind_another(arrived.rows), strict=True):
-                parts = exchange.part(arrived.joined[slice(*place)], self._k, self._v)
-                for sum_, part in zip(sums, parts, strict=True):
-                    sum_[slice(*own), ..., arrived.heads.of_keys, :] += part
-        return [rows_second(x.to(self._k.dtype), self._call.batched) for x in sums]
+        dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (self._k, self._v))
+        rows_first = [x.transpose(0, 1) if self._call.batched else x for x in (dk, dv)]
+        for heads in dict.fromkeys(x.heads for x in self._parts):
+            sums = exchange.part(self._sum([x for x in self._parts if x.heads == heads]), self._k, self._v)
+            for gradient, sum_ in zip(rows_first, sums, strict=True):
+                gradient[..., heads.of_keys, :] = sum_
+        return dk, dv
+
+    def _sum(self, parts: list[_Part]) -> Tensor:
+        """Of one group of heads, joined, in float32."""
+        rows, filled = self._call.layout.rows(self._call.rank), 0
+        total = torch.empty((rows, *parts[0].joined.shape[1:]), dtype=torch.float32, device=self._k.device)
+        own = [x for x in reversed(parts) if x.peer == self._call.rank]
+        others = [x for x in parts if x.peer != self._call.rank]
+        last = own[: len(_plan(self._call).own)]  # a rank's last call sees all its keys, but for windows
+        if {x.rows[0] for x in last} == {run for run, _ in _plan(self._call).own}:
+            for x in last:
+                total[slice(*x.rows[0])] = x.joined
+            filled = len(last)
+        else:
+            total.zero_()
+        for x in own[filled:] + others:
+            for run, place in zip(x.rows, one_behind_another(x.rows), strict=True):
+                total[slice(*run)] += x.joined[slice(*place)]
+        return total

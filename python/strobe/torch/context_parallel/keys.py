@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strobe.torch.context_parallel.layout import Call, Layout, Rows, Span, begins_of, common, places_in, united
+from strobe.torch.context_parallel.layout import (
+    Call,
+    Layout,
+    Rows,
+    Span,
+    begins_of,
+    common,
+    one_behind_another,
+    places_in,
+    united,
+)
 
 
 class Sight(NamedTuple):
@@ -89,10 +99,12 @@ class KeyPlan:
 
     calls: tuple[KeyCall, ...]
     buffer_rows: int
+    own: tuple[tuple[Rows, Rows], ...]
+    """Runs of this rank's keys, and where they are in its buffer."""
     sends: tuple[tuple[Rows, ...], ...]
-    """Of this rank's keys, those that each rank, itself among them, needs."""
+    """Of the buffer, this rank's keys that each other rank needs."""
     receives: tuple[tuple[Rows, ...], ...]
-    """Of this rank's buffer, where those of each rank go."""
+    """Of the buffer, where those of each other rank go."""
     returns: tuple[tuple[tuple[Rows, ...], ...], ...]
     """By call: of the call's keys, whose gradients each rank is due."""
     collects: tuple[tuple[tuple[Rows, ...], ...], ...]
@@ -125,11 +137,17 @@ def key_plan(layout: Layout, rank: int, sight: Sight) -> KeyPlan:
     return KeyPlan(
         calls,
         sum(stop - start for start, stop in needed),
-        tuple(tuple(places_in(own, common(own, _needed(layout, other, sight)))) for other in ranks),
-        tuple(tuple(places_in(needed, common(needed, layout.places(other)))) for other in ranks),
+        tuple(zip(one_behind_another(own), places_in(needed, own), strict=True)),
+        tuple(_shared_with(layout, rank, other, needed, _needed(layout, other, sight)) for other in ranks),
+        tuple(_shared_with(layout, other, rank, needed, needed) for other in ranks),
         tuple(_returns(layout, rank, sight, needed, call.buffer[0], i) for i, call in enumerate(calls)),
         tuple(_collects(layout, rank, other, sight) for other in ranks),
     )
+
+
+def _shared_with(layout: Layout, of: int, to: int, buffer: list[Rows], needed: list[Rows]) -> tuple[Rows, ...]:
+    """Keys of one rank that another needs, as they lie in the buffer of one of the two; none where they are one."""
+    return () if of == to else tuple(places_in(buffer, common(layout.places(of), needed)))
 
 
 def _calls(layout: Layout, rank: int, sight: Sight, needed: list[Rows]) -> list[KeyCall]:

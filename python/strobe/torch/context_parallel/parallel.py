@@ -16,6 +16,7 @@ from strobe.torch.context_parallel.decode import Shard, merged, shard_attention
 from strobe.torch.context_parallel.explain import explain
 from strobe.torch.context_parallel.layout import KINDS, Kind, layout_of
 from strobe.torch.context_parallel.model import CallSize
+from strobe.torch.context_parallel.parts import key_of
 from strobe.torch.context_parallel.sequences import Sequences
 from strobe.torch.functional import cast
 from strobe.torch.scales import scaled
@@ -23,6 +24,7 @@ from strobe.torch.scales import scaled
 Scheme = Literal["auto", "gather", "all_to_all", "ring"]
 
 _NARROWED = 8  # runs of rows: more are taken by one index
+_REMEMBERED = 16  # lengths of sequences: calls on the same ones again are prepared already
 
 
 class ContextParallel:
@@ -63,6 +65,7 @@ class ContextParallel:
             rank, world = checks.check_group(level, (layout, scheme))
             self.rank, self.world = self.rank * world + rank, self.world * world
         self._sequences: Sequences | None = None
+        self._seen: dict[Any, Sequences] = {}
         self._last: tuple[str, CallSize] | None = None
 
     def set_sequences(self, seqlen: int, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> None:
@@ -72,8 +75,12 @@ class ContextParallel:
         """
         lengths = (seqlen,) if cu_seqlens is None else checks.lengths_of(cu_seqlens, seqlen)
         world = distributed.get_world_size(self.group)
-        rows = layout_of(self.layout, world, lengths)
-        self._sequences = Sequences(self.group, self.inner, rows, cu_seqlens is not None)
+        key = (lengths, cu_seqlens is not None)
+        if key not in self._seen:
+            if len(self._seen) == _REMEMBERED:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[key] = Sequences(self.group, self.inner, layout_of(self.layout, world, lengths), key[1])
+        self._sequences = self._seen[key]
 
     def shard(self, x: Tensor, dim: int = 1, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> Tensor:
         """This rank's rows of a tensor that every rank has, along the axis ``dim`` of extent seqlen, with gradients.
@@ -121,13 +128,22 @@ class ContextParallel:
         """
         check_types(q=q, k=k, v=v)
         sequences = self._known()
-        checks.check_tensors(q, k, v, *sequences.of_processes(), sequences.packed)
-        checks.check_names(options)
         q, k, v = cast(q, k, v)
-        self._last = scheme, _ = scheme_of(self.scheme, sequences, q, k, v, options)
+
+        def checked() -> tuple[str, CallSize]:
+            checks.check_tensors(q, k, v, *sequences.of_processes(), sequences.packed)
+            checks.check_names(options)
+            return scheme_of(self.scheme, sequences, q, k, v, options)
+
+        key = key_of(options)
+        if key is None:
+            self._last = checked()
+        else:
+            signature = (q.shape, k.shape, v.shape, q.dtype, q.device, key)
+            self._last = sequences.remembered(signature, checked)
         if isinstance(options.get("scale"), Tensor):
             q, options["scale"] = scaled(q, options["scale"])
-        o, lse = schemes.attend(scheme, sequences, (q, k, v), dict(options), return_lse)
+        o, lse = schemes.attend(self._last[0], sequences, (q, k, v), dict(options), return_lse)
         return (o, lse) if return_lse else o
 
     def decode(

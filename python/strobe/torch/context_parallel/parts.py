@@ -66,6 +66,7 @@ class CallOptions:
     """A query's place among the keys matters."""
     moved: bool
     """Lengths on the device may move that place."""
+    has_tensors: bool
 
 
 def is_given(options: Mapping[str, Any], name: str) -> bool:
@@ -74,6 +75,11 @@ def is_given(options: Mapping[str, Any], name: str) -> bool:
     if value is None or isinstance(value, Tensor):
         return value is not None
     return bool(value != OPTIONS[name].default)
+
+
+def key_of(options: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Alike for options that say the same; None for those with tensors, whose values nobody looks at."""
+    return None if any(isinstance(x, Tensor) for x in options.values()) else tuple(options.items())
 
 
 def block_size(options: Mapping[str, Any]) -> int:
@@ -96,7 +102,9 @@ def call_options(options: Mapping[str, Any], layout: Layout, batched: bool) -> C
     if "log_length" in given:  # the parts of one sequence have fewer keys each
         factor = max(1.0, math.log(max(layout.lengths[0], 1)) / math.log(given.pop("log_length")))
         given["log_length_factor"] = factor
-    return CallOptions(given, sight, batched, layout.lengths, positional, moved=used)
+    return CallOptions(
+        given, sight, batched, layout.lengths, positional, used, any(isinstance(x, Tensor) for x in given.values())
+    )
 
 
 def part_options(options: CallOptions, call: KeyCall, heads: Heads, q: Tensor) -> dict[str, Any]:

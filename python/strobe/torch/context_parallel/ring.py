@@ -109,7 +109,7 @@ def _rounds(call: SharedCall, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tenso
 
 def _options(call: SharedCall, launch: Launch, step: int, q: Tensor, heads: Heads) -> dict[str, Any]:
     """Of a part. A row's sink belongs to one of its parts: the first of those in which its rank meets its own keys."""
-    options, (part,) = launch.options(heads, q), launch.calls
+    options, (part,) = call.options_of(launch, heads, q), launch.calls
     if step > 0 or part is not next(x for x in _steps(call)[0] if x.rows == part.rows):
         options.pop("sink", None)
     return options
@@ -139,7 +139,7 @@ class RingAttention(torch.autograd.Function):
         merged = {rows: _Merged() for rows in call.layout.rows_of_calls(call.rank)}
         for step, joined in _rounds(call, k, v):
             for part in steps[step]:
-                launch = Launch(call.options, part)
+                (launch,) = call.launches([part], q.shape[0])
                 k_part, v_part = (launch.keys(x) for x in exchange.part(joined, k, v))
                 q_part = launch.queries(q, heads)
                 o_part = q.new_empty(output_shape(q_part, v_part))
@@ -149,7 +149,7 @@ class RingAttention(torch.autograd.Function):
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         for part in steps[0]:
-            launch, ((o_rows, lse_rows),) = Launch(call.options, part), merged[part.rows].parts
+            (launch,), ((o_rows, lse_rows),) = call.launches([part], q.shape[0]), merged[part.rows].parts
             launch.queries(o, heads).copy_(o_rows)
             launch.lse(lse, heads).copy_(lse_rows)
         save(ctx, call, q, k, v, o, lse)
@@ -165,7 +165,7 @@ class RingAttention(torch.autograd.Function):
         for step, joined in _rounds(call, k, v):
             added = torch.zeros(joined.shape, dtype=torch.float32, device=joined.device)
             for part in steps[step]:
-                launch = Launch(call.options, part)
+                (launch,) = call.launches([part], q.shape[0])
                 dq = torch.empty_like(launch.queries(q, heads), memory_format=torch.contiguous_format)
                 (gradient,) = parts.compute(launch, heads, _options(call, launch, step, q, heads), joined, dq)
                 launch.queries(total, heads).add_(dq)

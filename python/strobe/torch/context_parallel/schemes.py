@@ -10,7 +10,7 @@ from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.all_to_all import Route, ToHeads, ToRows, head_shares
 from strobe.torch.context_parallel.gather import GatherAttention
 from strobe.torch.context_parallel.layout import Layout, begins_of, one_behind_another
-from strobe.torch.context_parallel.parts import BY_HEAD, call_options, to_device
+from strobe.torch.context_parallel.parts import BY_HEAD, call_options, key_of, to_device
 from strobe.torch.context_parallel.ring import RingAttention
 from strobe.torch.context_parallel.sequences import Sequences
 from strobe.torch.context_parallel.shared import SharedCall
@@ -44,10 +44,20 @@ def _on_one_level(scheme: str, sequences: Sequences, qkv: Tensors, options: dict
             return attention(q, k, v, **options | lengths), None
 
         return _by_heads(Route(sequences.group, layout, sequences.batched), qkv, options, whole)
-    call = SharedCall(sequences.group, layout, call_options(options, layout, sequences.batched))
     of_parts: Any = GatherAttention if scheme == "gather" else RingAttention
-    o, lse = of_parts.apply(call, *qkv, options.get("bias"), options.get("sink"))
+    o, lse = of_parts.apply(_call(sequences, options), *qkv, options.get("bias"), options.get("sink"))
     return o, lse if return_lse else None
+
+
+def _call(sequences: Sequences, options: dict[str, Any]) -> SharedCall:
+    """One for all calls that say the same."""
+
+    def make() -> SharedCall:
+        whole = call_options(options, sequences.layout, sequences.batched)
+        return SharedCall(sequences.group, sequences.rank, sequences.layout, whole)
+
+    key = key_of(options)
+    return make() if key is None else sequences.remembered(("call", key), make)
 
 
 def _packed(layout: Layout, q: Tensor) -> dict[str, Any]:

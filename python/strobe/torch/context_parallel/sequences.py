@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sequences of a call, and the ranks that share them, on one level or two."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from torch import distributed
 
 from strobe.torch.context_parallel.all_to_all import Route
 from strobe.torch.context_parallel.layout import Layout, divided, layout_of
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +24,14 @@ class Sequences:
     inner: Any
     layout: Layout
     packed: bool
+    memory: dict[Any, Any] = field(default_factory=dict)
+    """What calls on these sequences found out that others need, too."""
+
+    def remembered(self, key: Any, make: Callable[[], Made]) -> Made:
+        """What make() gave the first time."""
+        if key not in self.memory:
+            self.memory[key] = make()
+        return self.memory[key]
 
     @property
     def batched(self) -> bool:

@@ -1,47 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the schemes that compute parts of a sequence have in common: their calls, and the backward of one part."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from strobe import _core
 from strobe._frameworks import framework_of
 from strobe.torch import ops
 from strobe.torch.autograd import no_second_derivative
 from strobe.torch.context_parallel.exchange import part
-from strobe.torch.context_parallel.launches import Launch
+from strobe.torch.context_parallel.keys import KeyCall
+from strobe.torch.context_parallel.launches import Launch, launches
 from strobe.torch.context_parallel.layout import Layout
 from strobe.torch.context_parallel.parts import CallOptions, Heads
 
 
 @dataclass(frozen=True, eq=False)
 class SharedCall:
-    """What a call says beside q, k and v."""
+    """What a call says beside q, k and v. Calls that say the same share one of these, and what it remembers."""
 
     group: Any
+    rank: int
     layout: Layout
     options: CallOptions
-
-    @property
-    def rank(self) -> int:
-        return distributed.get_rank(self.group)
+    memory: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
         return self.options.batched
 
+    def launches(self, calls: Sequence[KeyCall], batch: int) -> list[Launch]:
+        """As few as compute the calls."""
+        key = (batch, *calls)
+        if key not in self.memory:
+            self.memory[key] = launches(self.options, calls, batch)
+        return self.memory[key]
+
+    def options_of(self, launch: Launch, heads: Heads, q: Tensor) -> dict[str, Any]:
+        """What the engine takes, the caller's own; q has all rows and heads."""
+        if self.options.has_tensors:
+            return launch.options(heads, q)
+        key = (launch, heads, q.shape[-2:], q.device)
+        if key not in self.memory:
+            self.memory[key] = launch.options(heads, q)
+        return dict(self.memory[key])
+
 
 def save(ctx: Any, call: SharedCall, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor) -> None:
     """For PartBackward. Tensors by save_for_backward alone: hooks may move what it saves to other memory."""
+    ctx.set_materialize_grads(False)
+    ctx.call, ctx.names = call, []
+    if not call.options.has_tensors:
+        ctx.save_for_backward(q, k, v, o, lse)
+        return
     given = call.options.given
     tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     ctx.save_for_backward(q, k, v, o, lse, *tensors.values())
     values = {name: x for name, x in given.items() if name not in tensors}
     ctx.call, ctx.names = replace(call, options=replace(call.options, given=values)), list(tensors)
-    ctx.set_materialize_grads(False)
 
 
 class PartBackward:
@@ -53,8 +73,11 @@ class PartBackward:
         self.q, self.k, self.v, self.o, self.lse, *tensors = ctx.saved_tensors
         self.d_o = torch.zeros_like(self.o) if d_o is None else ops.rows(d_o.resolve_neg())
         self.d_lse = None if d_lse is None else ops.rows(d_lse)
-        given = ctx.call.options.given | dict(zip(ctx.names, tensors, strict=True))
-        self.call: SharedCall = replace(ctx.call, options=replace(ctx.call.options, given=given))
+        self.call: SharedCall = ctx.call
+        if tensors:
+            given = ctx.call.options.given | dict(zip(ctx.names, tensors, strict=True))
+            self.call = replace(ctx.call, options=replace(ctx.call.options, given=given), memory={})
+        given = self.call.options.given
         *_, needs_d_bias, needs_d_sink = ctx.needs_input_grad
         self.d_bias = torch.zeros_like(given["bias"], dtype=torch.float32) if needs_d_bias else None
         self.d_sink = torch.zeros_like(given["sink"]) if needs_d_sink else None
