@@ -17,6 +17,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import strobe
 import strobe.torch
 import torch
 from strobe.torch.context_parallel import gather, launches
@@ -26,7 +27,7 @@ HEADS, HEADS_KV, HEAD_DIM = 32, 8, 128
 TOKENS = (8192, 32768)  # a GPU
 WINDOW = (4095, 0)
 LAYOUTS, SCHEMES = ("zigzag", "contiguous", "documents"), ("gather", "all_to_all", "ring")
-IN_A_ROW = 6
+IN_A_ROW = 3
 
 
 def draw(rows, batch=1, dtype=torch.bfloat16):
@@ -109,7 +110,7 @@ def check(name, rows, is_packed, options):
     return {name: results}
 
 
-def milliseconds(call, rounds=7):
+def milliseconds(call, rounds=5):
     """The medians of the slowest rank: of one call, and of each of several in a row."""
     times = {1: [], IN_A_ROW: []}
     for _ in range(rounds + 2):
@@ -153,9 +154,9 @@ def timed(rows, ends, options, layouts, schemes):
     )
     results = {"one GPU": {name: [round(x, 3) for x in whole] for name, whole in zip(passes, one, strict=True)}}
     for layout, scheme in itertools.product(layouts, schemes):
-        cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)
-        parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
         for way in WAYS if scheme == "gather" else ("",):
+            cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)  # which remembers what it chose
+            parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
             with chosen(way):
                 try:
                     shared = (
@@ -173,19 +174,44 @@ def timed(rows, ends, options, layouts, schemes):
     return results
 
 
-WAYS = ("", ", one group of heads", ", a launch for each run of rows")
+WAYS = ("", ", one group of heads", ", a launch for each run of rows", ", one group, a launch for each run of rows")
 
 
 @contextmanager
 def chosen(way):
     """What gather does otherwise, to see what each choice is worth."""
     kept = gather._HIDDEN_BYTES, launches._can_join
-    if way == WAYS[1]:
+    if way in (WAYS[1], WAYS[3]):
         gather._HIDDEN_BYTES = 1 << 60
-    if way == WAYS[2]:
+    if way in (WAYS[2], WAYS[3]):
         launches._can_join = lambda *_: False
-    yield
-    gather._HIDDEN_BYTES, launches._can_join = kept
+    try:
+        yield
+    finally:
+        gather._HIDDEN_BYTES, launches._can_join = kept
+
+
+def decode(keys=1 << 20):
+    """A query over a cache of a million keys, half of which each of two ranks has."""
+    world, rank = distributed.get_world_size(), distributed.get_rank()
+    q, k, v, _ = draw(keys)
+    q, lengths = q[:, :1].contiguous(), torch.tensor([keys - 3], dtype=torch.int32, device="cuda")
+    own = [x[:, rank::world].contiguous() for x in (k, v)]
+    cp = strobe.torch.ContextParallel()
+
+    def one():
+        return strobe.attention(q, k, v, seqused_k=lengths, return_lse=True)
+
+    def shared():
+        return cp.decode(q, *own, lengths)
+
+    whole, mine = one(), shared()
+    alone, together = milliseconds(one), milliseconds(shared)
+    return {
+        "one GPU": [round(x, 3) for x in alone],
+        "shared": [f"{x:.3f} ms, {a / x:.2f} x" for a, x in zip(alone, together, strict=True)],
+        "errors": errors(mine, whole),
+    }
 
 
 def trace(rows, path):
@@ -227,15 +253,16 @@ def main():
 
     for name, case in CASES.items():
         save(f"check {name}", check(name, *case))
+    save("decode over 1M keys", decode())
     for per_gpu in tokens:
         rows = per_gpu * world
-        save(f"causal, {per_gpu} a GPU", timed(rows, None, {"causal": True}, ("zigzag",), SCHEMES))
         trace(rows, out.with_suffix(f".{per_gpu}.timeline.txt"))
+        save(f"causal, {per_gpu} a GPU", timed(rows, None, {"causal": True}, ("zigzag",), SCHEMES))
         windowed = {"causal": True, "window": WINDOW}
         save(f"window, {per_gpu} a GPU", timed(rows, None, windowed, ("contiguous", "zigzag"), SCHEMES))
         packed = timed(rows, documents(rows), {"causal": True}, ("documents", "zigzag"), SCHEMES)
         save(f"documents, {per_gpu} a GPU", packed)
-        steady = timed(rows, None, {"causal": True, "deterministic": True}, ("zigzag",), SCHEMES)
+        steady = timed(rows, None, {"causal": True, "deterministic": True}, ("zigzag",), ("gather",))
         save(f"deterministic, {per_gpu} a GPU", steady)
     distributed.destroy_process_group()
 
