@@ -4,15 +4,19 @@
 Every case runs on 2, 3 and 4 ranks, and every rank compares its rows with what it computes alone.
 """
 
+import contextlib
 import datetime
 import functools
+import io
 import itertools
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import strobe.torch
@@ -23,6 +27,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.checkpoint import checkpoint
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "many-devices.md"
 HEADS, HEAD_DIM, HEAD_DIM_V = 4, 16, 8
 SEQLEN = 70
 DOCUMENTS = (0, 9, 9, 40, 41, 70)  # the second is empty
@@ -279,6 +284,19 @@ def check_arguments(world):
     assert "scheme " in cp.explain() and " MiB" in cp.explain()
 
 
+def check_page(world):
+    """The example of docs/many-devices.md."""
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+    def project(x, positions):
+        assert x.shape == (2, len(positions))
+        return [draw(2, len(positions), HEADS, HEAD_DIM, seed=seed) for seed in range(3)]
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(example, {"group": None, "tokens": draw(2, SEQLEN), "project": project})
+    assert "layout zigzag" in printed.getvalue() and f"on {world} ranks" in printed.getvalue()
+
+
 def check_lost_ranks(world):
     """Where a rank is killed (of 3), or never calls (of 2), the others have an error within the group's time-out."""
     cp = strobe.torch.ContextParallel(scheme="gather")
@@ -316,7 +334,7 @@ def main():
     gather._HIDDEN_BYTES = 0  # several groups of heads, as larger calls have them
     with tempfile.TemporaryDirectory() as folder:
         for world in map(int, sys.argv[1:] or (2, 3, 4)):
-            for check in (check_cases, check_arguments, check_compilers_and_checkpoints):
+            for check in (check_cases, check_arguments, check_compilers_and_checkpoints, check_page):
                 ranks = run_ranks(world, folder, check)
                 for rank in ranks:
                     rank.join()
