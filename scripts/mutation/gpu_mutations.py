@@ -41,6 +41,27 @@ BOTH_PASSES = [
         "Chunk128",
     ),
     KernelMutation(
+        "a part's keys begin where the whole's do",
+        f"{SEQUENCE}/visible_keys.h",
+        "sequence.diagonal = first.q - first.k;",
+        "sequence.diagonal = first.q;",
+        "GpuOffsets.Causal/sm90",
+    ),
+    KernelMutation(
+        "chunks are counted from a part's first key",
+        f"{SEQUENCE}/visible_keys.h",
+        "chunk_begin(center + first_key, params.chunk) - first_key",
+        "chunk_begin(center, params.chunk)",
+        "GpuOffsets.Chunks/sm90",
+    ),
+    KernelMutation(
+        "dropout of any part draws as if it began at a patch",
+        "src/kernels/score/modifiers/dropout.h",
+        "(first.q | first.k) % kPositionsOfPatches == 0",
+        "kPositionsOfPatches != 0",
+        "GpuOffsets.Dropout/sm90",
+    ),
+    KernelMutation(
         "the diagonal ends in the corner of what a sequence owns",
         f"{SEQUENCE}/visible_keys.h",
         "sequence.k.used - sequence.q.used",

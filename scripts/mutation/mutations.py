@@ -128,6 +128,18 @@ MASKS = [
         "rest",
     ),
     Mutation(
+        "chunks are counted from a part's first key",
+        VISIBLE_KEYS,
+        "(at + chunk_keys) % chunk",
+        "at % chunk",
+    ),
+    Mutation(
+        "a part's keys begin where the whole's do",
+        VISIBLE_KEYS,
+        "visible.diagonal = q.offset - k.offset;",
+        "visible.diagonal = q.offset;",
+    ),
+    Mutation(
         "block mask: a row serves two rows of blocks",
         TASK,
         "position / size * row_stride",
@@ -302,6 +314,12 @@ MODIFIERS = [
 ]
 
 DROPOUTS = [
+    Mutation(
+        "dropout of a part draws for whole words of keys alone",
+        DROPOUT,
+        "if (skipped != 0) shift_bits",
+        "if (skipped < 0) shift_bits",
+    ),
     Mutation(
         "the second sixteen keys drop the first ones' bits",
         DROPOUT,

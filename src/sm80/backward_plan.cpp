@@ -171,7 +171,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
   BackwardPlan plan;
   plan.config = config;
-  plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
+  plan.prepare = gpu::prepare_config(problem, config.rule);
   BackwardParams& params = plan.params;
   params = gpu::planned_params(problem, config.block_m, block_n(config));
   params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);

@@ -54,7 +54,7 @@ int tile_registers(const forward::Config& config) {
            3 * int{rule.tree_mask} + 5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
   const int queries = config.q_in_registers ? halves(config, config.head_dim) / 4 : 0;
   return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
-         (rule.dropout ? 40 : 0);
+         (rule.dropout ? (rule.offsets ? 64 : 40) : 0);
 }
 
 bool fits(const forward::Config& config, const DeviceShape& shape) {

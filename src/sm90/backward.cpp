@@ -11,6 +11,7 @@
 #include "gpu/call/backward_call.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/override.h"
+#include "gpu/params/score.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_kernels.h"
@@ -60,10 +61,12 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
                      maps.main.bias);
 }
 
+using Params = WithOffsets<backward::Params>;
+
 /// What a run adds to the plan's parameters: pointers and strides.
-backward::Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
-                            std::byte* workspace) {
-  backward::Params params = plan.params;
+Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
+                  std::byte* workspace) {
+  Params params{plan.params, gpu::offset_params(a.sequences)};
   const BackwardWorkspace& offsets = plan.workspace;
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
   gpu::set_rows(offsets, workspace, params);
@@ -116,7 +119,7 @@ class Backward final : public gpu::BackwardCall {
                  std::byte* workspace) const override {
     AllMaps maps{};
     if (Status status = encode_all(*device().driver, problem(), plan_, arguments, maps); !status.ok()) return status;
-    const backward::Params params = parameters(problem(), plan_, arguments, workspace);
+    const Params params = parameters(problem(), plan_, arguments, workspace);
     auxiliary::PrepareBackwardParams prepare = prepare_params(arguments, params);
     set_prepared(plan_, params, prepare);
     return enqueue_around(
@@ -125,7 +128,7 @@ class Backward final : public gpu::BackwardCall {
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
-  Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, const backward::Params& params,
+  Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, const Params& params,
                      const gpu::CallStream& stream) const {
     const BiasGradientParams bias =
         gpu::bias_gradient_params(problem(), arguments, params, backward::bias_key_tiles(params.n_blocks));
@@ -133,8 +136,7 @@ class Backward final : public gpu::BackwardCall {
                   bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
   }
 
-  Status launch_parts(const AllMaps& maps, const backward::Params& params, const gpu::CallStream& stream,
-                      bool follows) const {
+  Status launch_parts(const AllMaps& maps, const Params& params, const gpu::CallStream& stream, bool follows) const {
     Status status;
     for (const BackwardLaunch& part : plan_.launches) {
       if (status.ok()) status = launch_part(maps, params, part, stream, follows);
@@ -148,8 +150,8 @@ class Backward final : public gpu::BackwardCall {
   }
 
   /// dK and dV of some keys, and then what they add to dQ.
-  Status launch_part(const AllMaps& maps, backward::Params params, const BackwardLaunch& part,
-                     const gpu::CallStream& stream, bool follows) const {
+  Status launch_part(const AllMaps& maps, Params params, const BackwardLaunch& part, const gpu::CallStream& stream,
+                     bool follows) const {
     const backward::Config& config = plan_.config;
     params.first_head_kv = part.first_head_kv;
     params.first_key_block = part.first_key_block;

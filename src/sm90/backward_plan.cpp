@@ -252,7 +252,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
                            const BackwardChoices& choices) {
   BackwardPlan plan;
   plan.config = config;
-  plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
+  plan.prepare = gpu::prepare_config(problem, config.rule);
   plan.query = query_config(config);
   backward::Params& params = plan.params;
   static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));

@@ -39,6 +39,7 @@ EngineLimits gpu_limits(std::uint64_t group) {
   limits.alignment = 8;
   limits.row_invariant = false;
   limits.tree_mask = false;  // see add_tree()
+  limits.offsets = false;    // see has_offsets()
   using HeadDims = std::array<std::int64_t, 2>;
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
@@ -53,6 +54,12 @@ EngineLimits gpu_limits(std::uint64_t group) {
 
 /// Whether the calls of a group of few queries have tree masks.
 bool has_trees(std::uint64_t group) { return group / 2 % 2 == 1; }
+
+/// Whether the sequences of a group are parts of longer ones. STROBE_OFFSETS=1: of all groups without trees.
+bool has_offsets(std::uint64_t group, const EngineLimits& limits) {
+  if (limits.most_queries > 0 && has_trees(group)) return false;
+  return group % 5 == 4 || number_from("STROBE_OFFSETS", 0) != 0;
+}
 
 /// A few queries and a long cache: keys are split among CTAs.
 EngineLimits few_queries_limits(std::uint64_t group) {
@@ -81,7 +88,11 @@ AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {
   attention.blocks = shared.blocks;
   attention.has_sink = shared.has_sink;
   attention.wants_max_logits = shared.wants_max_logits;
-  if (limits.most_queries > 0 && has_trees(seed / kSeedsPerKernel)) add_tree(attention, seed);
+  const std::uint64_t group = seed / kSeedsPerKernel;
+  if (limits.most_queries > 0 && has_trees(group)) add_tree(attention, seed);
+  if (!has_offsets(group, limits)) return attention;
+  Random random(seed);
+  draw_offsets(attention, random);
   return attention;
 }
 

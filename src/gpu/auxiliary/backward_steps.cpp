@@ -60,6 +60,7 @@ auxiliary::PrepareBackwardParams prepare_params(const AttentionProblem& problem,
   prepare.backward = params;
   prepare.rule = rule;
   prepare.rule.sink = problem.modifiers.has_sink;
+  prepare.offsets = offset_params(arguments.sequences);
   return prepare;
 }
 

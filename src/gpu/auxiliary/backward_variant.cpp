@@ -12,7 +12,8 @@
 
 namespace strobe::gpu {
 
-runtime::Variant prepare_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture) {
+runtime::Variant prepare_variant(auxiliary::PrepareBackwardConfig config, std::string_view architecture) {
+  config.offsets = false;  // each row by itself
   return {.name = fmt::format("prepare backward ({})", short_text(config)),
           .include = "kernels/auxiliary/prepare_backward.h",
           .expression = fmt::format("strobe::auxiliary::prepare_backward<{}>", cpp_text(config)),
@@ -36,11 +37,14 @@ runtime::Variant sink_variant(std::string_view architecture) {
           .options = {}};
 }
 
-auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen) {
+auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, const ScoreRule& rule) {
   // Threads that read a row of O and of dO together, 16 bytes each.
-  const std::int64_t bytes = problem.head_dim_v * bytes_of(element);
+  const std::int64_t bytes = problem.head_dim_v * bytes_of(rule.element);
   const auto chunks = static_cast<std::uint64_t>(std::clamp<std::int64_t>(bytes / 16, 8, 32));
-  return {.element = element, .varlen = varlen, .threads_per_row = static_cast<int>(std::bit_ceil(chunks))};
+  return {.element = rule.element,
+          .varlen = rule.varlen,
+          .offsets = rule.offsets,
+          .threads_per_row = static_cast<int>(std::bit_ceil(chunks))};
 }
 
 }  // namespace strobe::gpu

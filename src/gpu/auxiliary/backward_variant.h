@@ -18,7 +18,7 @@ constexpr auto fields_of(const PrepareBackwardConfig&) {
   using Config = PrepareBackwardConfig;
   using gpu::field;
   return gpu::all_fields(field("element", &Config::element), field("varlen", &Config::varlen),
-                         field("threads_per_row", &Config::threads_per_row));
+                         field("offsets", &Config::offsets), field("threads_per_row", &Config::threads_per_row));
 }
 
 }  // namespace strobe::auxiliary
@@ -26,7 +26,7 @@ constexpr auto fields_of(const PrepareBackwardConfig&) {
 namespace strobe::gpu {
 
 /// LSE and D of every query row. `architecture`: what NVRTC compiles for, "sm_90a".
-runtime::Variant prepare_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture);
+runtime::Variant prepare_variant(auxiliary::PrepareBackwardConfig config, std::string_view architecture);
 
 /// Query rows of a large LSE, once more, before that.
 runtime::Variant large_rows_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture);
@@ -36,10 +36,10 @@ runtime::Variant sink_variant(std::string_view architecture);
 
 /// The variant of the kernel that finds large rows, which does not depend on the threads of a row.
 constexpr auxiliary::PrepareBackwardConfig large_rows_config(const auxiliary::PrepareBackwardConfig& prepare) {
-  return {.element = prepare.element, .varlen = prepare.varlen};
+  return {.element = prepare.element, .varlen = prepare.varlen, .offsets = prepare.offsets};
 }
 
-/// `varlen`: of the rule.
-auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen);
+/// Of the backward's rule.
+auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, const ScoreRule& rule);
 
 }  // namespace strobe::gpu

@@ -11,8 +11,8 @@ namespace strobe::gpu {
 
 /// All but the tiles. Rows of K and V stored in 8 bits count pairs of elements.
 template <class Params>
-Params forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
-  Params params{};
+WithOffsets<Params> forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
+  WithOffsets<Params> params{};
   params.q = rows_of({"q", arguments.q}, problem.dtype);
   const auto key_rows = [&](const RowsView& tensor) {
     return problem.stored.given() ? rows_of_pairs(tensor) : rows_of(tensor, problem.dtype);
@@ -39,6 +39,7 @@ Params forward_params(const AttentionProblem& problem, const ForwardArguments& a
   }
   params.score = score_params(problem, arguments.modifiers, arguments.random);
   params.max_logits = {static_cast<float*>(arguments.max_logits.data), arguments.max_logits.strides[0]};
+  params.offsets = offset_params(arguments.sequences);
   return params;
 }
 

@@ -20,7 +20,7 @@ const int* lengths(const ConstTensorView& view) { return static_cast<const int*>
 bool hides_keys_on_the_right(const AttentionProblem& problem, const VisibleKeys& visible) {
   const bool last_query = problem.seqlen_q == 1 && !problem.packed_q && !problem.has_seqused_q;
   const bool only_causal = problem.causal == CausalMask::bottom_right && problem.window.right < 0 && problem.chunk == 0;
-  return visible.bounded_right() && !(last_query && only_causal);
+  return visible.bounded_right() && (problem.has_offsets || !(last_query && only_causal));
 }
 
 /// A scale must be positive to be left to the softmax, and so that slopes can be divided by it, of a reasonable size.
@@ -30,10 +30,10 @@ bool scales_first(const AttentionProblem& problem, const ScoreRule& rule) {
   return scale <= 0x1p-24F || scale >= 0x1p20F;
 }
 
-/// A distance as kernels hold it; one that is further than any key stays so, and sums of two fit 32 bits.
-int distance(std::int64_t keys) {
-  return static_cast<int>(std::min<std::int64_t>(keys, std::numeric_limits<int>::max() / 4));
-}
+constexpr std::int64_t kMostKeys = std::numeric_limits<int>::max() / 4;
+
+/// A distance as kernels hold it; one that is `furthest`, further than any key, stays so, and sums of two fit 32 bits.
+int distance(std::int64_t keys, std::int64_t furthest) { return static_cast<int>(std::min(keys, furthest)); }
 
 BiasParams bias_params(const AttentionProblem& problem, const ConstTensorView& bias) {
   if (!problem.modifiers.has_bias) return {};
@@ -76,7 +76,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.mask_right = hides_keys_on_the_right(problem, visible);
   rule.chunked = visible.chunk > 0;
   rule.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k ||
-                problem.has_leftpad_k || problem.page_size != 0;
+                problem.has_leftpad_k || problem.page_size != 0 || problem.has_offsets;
   rule.leftpad = problem.has_leftpad_k;
   rule.softcap = problem.softcap > 0.0F;
   rule.log_length = problem.log_length > 0;
@@ -92,6 +92,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   const bool factor_in_backward = rule.log_length && problem.pass == Pass::backward;
   rule.scale_first = !rule.bias && (scales_first(problem, rule) || factor_in_backward);
   rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
+  rule.offsets = problem.has_offsets;
   return rule;
 }
 
@@ -110,12 +111,17 @@ SequenceParams sequence_params(const AttentionProblem& problem, const Sequences&
   return params;
 }
 
+OffsetParams offset_params(const Sequences& sequences) {
+  return {.q = lengths(sequences.offset_q), .k = lengths(sequences.offset_k)};
+}
+
 VisibilityParams visibility_params(const AttentionProblem& problem) {
   const VisibleKeys visible = visible_keys(problem);
-  return {.window_left = distance(visible.left),
-          .window_right = distance(visible.right),
+  const std::int64_t furthest = problem.has_offsets ? kPositions : kMostKeys;
+  return {.window_left = distance(visible.left, furthest),
+          .window_right = distance(visible.right, furthest),
           .bottom_right = problem.causal == CausalMask::top_left ? 0 : 1,
-          .chunk = distance(visible.chunk)};
+          .chunk = distance(visible.chunk, furthest)};
 }
 
 BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask) {

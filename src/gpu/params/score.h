@@ -17,6 +17,7 @@ AttentionProblem without_idle_softcap(AttentionProblem problem);
 ScoreRule score_rule(const AttentionProblem& problem);
 
 SequenceParams sequence_params(const AttentionProblem& problem, const Sequences& sequences);
+OffsetParams offset_params(const Sequences& sequences);
 VisibilityParams visibility_params(const AttentionProblem& problem);
 BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask);
 TreeParams tree_params(const AttentionProblem& problem, const ConstTensorView& tree_mask);

@@ -5,10 +5,6 @@
 namespace strobe::gpu {
 
 Status check_sizes(const AttentionProblem& problem) {
-  if (problem.has_offsets) {
-    return unsupported(
-        "offset_q or offset_k is given: the gpu engine has no calls on parts of sequences, the cpu engine has");
-  }
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
     if (value % 8 != 0 || value > 256) {

@@ -43,6 +43,14 @@ struct RowFragment {
   const BackwardParams& params;
   sequence::Sequence rows;
   int sequence, head, first;
+  int first_key;  // the position of the sequence's first key
+};
+
+/// What finds sequences.
+struct PreparedLengths {
+  const SequenceParams& sequences;
+  const VisibilityParams& visibility;
+  const OffsetParams& offsets;
 };
 
 /// A tensor's row as words of two elements or one of float32; null: a row of zeros. Columns count 16 bits.
@@ -105,7 +113,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
   const float scale = score::remaining_scale(of.rule, params.score);
   const float slope = of.rule.alibi ? score::slope_log2(params.score.alibi, of.sequence, of.head) / scale : 0.0F;
   const auto keys_of = [&](int query) {
-    return sequence::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal);
+    return sequence::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal, of.first_key);
   };
   const auto query_words = [&](int query) -> RowWords {
     return {query < of.rows.q.used ? params.q.row(score::q_batch(params, of.sequence), of.rows.q.start + query, of.head)
@@ -247,13 +255,14 @@ __global__ void __launch_bounds__(kLargeRowsThreads, 2)
   const int row = first + threadIdx.x;
   int some = 0;
   if (__syncthreads_or(row < rows.used && is_large(rows.lse[row]) ? 1 : 0) != 0) {
-    constexpr ScoreRule kLengths{.varlen = C.varlen};
-    const sequence::Sequence lengths =
-        sequence::sequence_of<kLengths>(backward.sequences, backward.visibility, sequence);
+    constexpr ScoreRule kLengths{.varlen = C.varlen, .offsets = C.offsets};
+    const PreparedLengths of{backward.sequences, backward.visibility, params.offsets};
+    const sequence::Sequence lengths = sequence::sequence_of<kLengths>(of, sequence);
+    const int first_key = sequence::first_positions<kLengths>(of, sequence).k;
     bool found = false;
 #pragma unroll 1
     for (int i = first; i < min(first + kLargeRowsGroup, rows.used); i += kFragmentRows) {
-      found |= find_row_max<C.element>(params, rows, {params.rule, backward, lengths, sequence, head, i});
+      found |= find_row_max<C.element>(params, rows, {params.rule, backward, lengths, sequence, head, i, first_key});
     }
     some = __syncthreads_or(found ? 1 : 0);
   }

@@ -32,11 +32,13 @@ struct PrepareBackwardParams {
   int block_m = 0;
   BackwardParams backward{};
   ScoreRule rule;  // of the backward's kernels, and with its sink
+  OffsetParams offsets{};
 };
 
 struct PrepareBackwardConfig {
   Element element = Element::bf16;
   bool varlen = false;
+  bool offsets = false;      // of the rule
   int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8; of float32 a thread has two chunks
 
   bool operator==(const PrepareBackwardConfig&) const = default;

@@ -16,8 +16,8 @@ namespace strobe {
 /// Key blocks of a tile, or their segments; 1 where it sees none, as its result must be written all the same.
 template <Tiling T>
 __device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility, const sequence::Sequence& sequence,
-                                              int m) {
-  const sequence::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m);
+                                              int m, int first_key) {
+  const sequence::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m, first_key);
   if constexpr (T.segment_blocks > 0) {
     return blocks.end > blocks.begin ? (blocks.end - 1) / T.segment_blocks - blocks.begin / T.segment_blocks + 1 : 1;
   } else {
@@ -26,11 +26,13 @@ __device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility
 }
 
 /// The blocks of keys that all tiles of one head of a sequence see.
-template <Tiling T>
-__device__ __forceinline__ int blocks_of_head(const VisibilityParams& visibility, const sequence::Sequence& sequence) {
+template <Tiling T, typename Params>
+__device__ __forceinline__ int blocks_of_head(const Params& params, int index) {
+  const sequence::Sequence sequence = sequence::sequence_of<T.rule>(params, index);
+  const int first_key = sequence::first_positions<T.rule>(params, index).k;
   int blocks = 0;
   for (int m = tiles_of<T>(sequence.q) - 1; m >= 0; --m) {
-    blocks += blocks_of_tile<T>(visibility, sequence, m);
+    blocks += blocks_of_tile<T>(params.visibility, sequence, m, first_key);
   }
   return blocks;
 }
@@ -42,10 +44,13 @@ class SplitScheduler {
  public:
   using Source = SplitWork;
 
-  /// `tiles.heads`: of q, divided by packed_heads.
-  template <typename Tiles>
-  __device__ SplitScheduler(const Tiles& tiles, const SequenceParams& sequences, const SplitWork& work)
-      : heads_(tiles.heads), sequences_(sequences), work_(work) {
+  /// `params`: a kernel's. `params.tiles.heads`: of q, divided by packed_heads.
+  template <typename Params>
+  __device__ SplitScheduler(const Params& params, const SplitWork& work)
+      : heads_(params.tiles.heads),
+        of_{params.sequences, work.visibility, sequence::offsets_of<T.rule>(params)},
+        work_(work) {
+    const SequenceParams& sequences = params.sequences;
     blocks_ = T.rule.varlen ? work.first_block[sequences.sequences] * heads_
                             : work.blocks_of_head * heads_ * sequences.sequences;
     workers_ = min(static_cast<int>(gridDim.x), blocks_);  // each of them has a block: no part is left out
@@ -66,7 +71,8 @@ class SplitScheduler {
       return false;
     }
     const int first_of_sequence = find_sequence();
-    const sequence::Sequence sequence = sequence::sequence_of<T.rule>(sequences_, work_.visibility, sequence_);
+    const sequence::Sequence sequence = sequence::sequence_of<T.rule>(of_, sequence_);
+    const int first_key = sequence::first_positions<T.rule>(of_, sequence_).k;
     const int blocks_of_head =
         T.rule.varlen ? work_.first_block[sequence_ + 1] - work_.first_block[sequence_] : work_.blocks_of_head;
     int within = at_ - first_of_sequence;
@@ -74,10 +80,10 @@ class SplitScheduler {
     tile.head = within / blocks_of_head;
     within -= tile.head * blocks_of_head;
     tile.m = 0;
-    int blocks = blocks_of_tile<T>(work_.visibility, sequence, 0);
+    int blocks = blocks_of_tile<T>(work_.visibility, sequence, 0, first_key);
     while (within >= blocks) {
       within -= blocks;
-      blocks = blocks_of_tile<T>(work_.visibility, sequence, ++tile.m);
+      blocks = blocks_of_tile<T>(work_.visibility, sequence, ++tile.m, first_key);
     }
     PartOfTile& part = tile.part;
     part.first = within;
@@ -118,8 +124,15 @@ class SplitScheduler {
     }
   }
 
+  /// What sequences are found by.
+  struct Lengths {
+    const SequenceParams& sequences;
+    const VisibilityParams& visibility;
+    const OffsetParams offsets;
+  };
+
   const int heads_;
-  const SequenceParams& sequences_;
+  const Lengths of_;
   const SplitWork& work_;
   int sequence_ = 0;
   int blocks_;    // of all tiles
@@ -128,23 +141,22 @@ class SplitScheduler {
 };
 
 /// By all threads of the CTA; `work` is ready after a __syncthreads.
-template <Tiling T>
-__device__ __forceinline__ void make_split_work(const SequenceParams& sequences, const VisibilityParams& visibility,
-                                                const SplitParams& params, SplitWork& work) {
+template <Tiling T, typename Params>
+__device__ __forceinline__ void make_split_work(const Params& params, const SplitParams& split, SplitWork& work) {
+  const SequenceParams& sequences = params.sequences;
   if (threadIdx.x == 0) {
-    work.params = params;
-    work.visibility = visibility;
+    work.params = split;
+    work.visibility = params.visibility;
   }
   if constexpr (!T.rule.varlen) {
     if (threadIdx.x == 0) {
-      work.blocks_of_head = blocks_of_head<T>(visibility, sequence::sequence_of<T.rule>(sequences, visibility, 0));
+      work.blocks_of_head = blocks_of_head<T>(params, 0);
     }
   } else {
     constexpr int kMost = kMaxSplitSequences / T.threads + 1;
     int before[kMost];
     for (int index = threadIdx.x; index < sequences.sequences; index += T.threads) {
-      work.first_block[index] =
-          blocks_of_head<T>(visibility, sequence::sequence_of<T.rule>(sequences, visibility, index));
+      work.first_block[index] = blocks_of_head<T>(params, index);
     }
     __syncthreads();
 #pragma unroll

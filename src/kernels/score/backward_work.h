@@ -9,9 +9,9 @@
 namespace strobe::score {
 
 /// The queries and the keys of a sequence. The one behind the last has rows of packed tensors that belong to no
-/// sequence.
-template <ScoreRule R>
-__device__ __forceinline__ sequence::Sequence sequence_of(const BackwardParams& params, int index) {
+/// sequence. `params`: a kernel's.
+template <ScoreRule R, typename Params>
+__device__ __forceinline__ sequence::Sequence sequence_of(const Params& params, int index) {
   if constexpr (R.varlen) {
     if (index >= params.sequences.sequences) {
       const auto rest = [&](const int* cu_seqlens, int total) -> sequence::SequenceRows {
@@ -22,7 +22,7 @@ __device__ __forceinline__ sequence::Sequence sequence_of(const BackwardParams& 
               rest(params.sequences.cu_seqlens_k, params.total_k), 0};
     }
   }
-  return sequence::sequence_of<R>(params.sequences, params.visibility, index);
+  return sequence::sequence_of<R>(params, index);
 }
 
 /// Where rows of a sequence lie in a tensor's batches.
@@ -56,8 +56,8 @@ struct KeyBlock : sequence::Sequence {
 };
 
 /// The query blocks of a block of keys whose sequence and number are known.
-template <ScoreRule R, int block_m, int block_n>
-__device__ __forceinline__ void find_query_blocks(const VisibilityParams& visibility, KeyBlock& keys) {
+template <ScoreRule R, int block_m, int block_n, typename Params>
+__device__ __forceinline__ void find_query_blocks(const Params& params, KeyBlock& keys) {
   const int key_first = keys.n * block_n;
   const int key_last = min(key_first + block_n, keys.k.used) - 1;
   const int blocks = (keys.q.used + block_m - 1) / block_m;
@@ -66,8 +66,11 @@ __device__ __forceinline__ void find_query_blocks(const VisibilityParams& visibi
   keys.m_full = 0;
   keys.m_left = blocks;
   if constexpr (is_masked(R)) {
-    const sequence::QueryRange see_first = sequence::visible_queries<R>(visibility, keys.diagonal, key_first);
-    const sequence::QueryRange see_last = sequence::visible_queries<R>(visibility, keys.diagonal, key_last);
+    const int first = sequence::first_positions<R>(params, keys.sequence).k;
+    const sequence::QueryRange see_first =
+        sequence::visible_queries<R>(params.visibility, keys.diagonal, key_first, first);
+    const sequence::QueryRange see_last =
+        sequence::visible_queries<R>(params.visibility, keys.diagonal, key_last, first);
     if constexpr (R.mask_right) {
       keys.m_begin = min(see_first.first / block_m, keys.m_end);
       keys.m_full = (see_last.first + block_m - 1) / block_m;
@@ -87,8 +90,8 @@ struct QueryBlock : sequence::Sequence {
   int sequence, head, m;
 
   /// The block of the CTA of that number: all blocks of a head before the next head's.
-  template <ScoreRule R>
-  __device__ __forceinline__ static QueryBlock of(const BackwardParams& params, int number) {
+  template <ScoreRule R, typename Params>
+  __device__ __forceinline__ static QueryBlock of(const Params& params, int number) {
     const int flat = number / params.m_blocks;
     const int sequence = flat / params.heads;
     QueryBlock block{sequence_of<R>(params, sequence)};

@@ -80,10 +80,11 @@ __device__ __forceinline__ float dot_product(const unsigned short* a, const unsi
 template <ScoreRule R>
 class ExactPairs {
  public:
-  __device__ __forceinline__ ExactPairs(const BackwardParams& params, const sequence::Sequence& rows, int sequence,
-                                        int head, int block_m)
+  __device__ __forceinline__ ExactPairs(const BackwardParams& params, const sequence::Sequence& rows,
+                                        const sequence::FirstPositions& first, int sequence, int head, int block_m)
       : params_(params),
         rows_(rows),
+        first_(first),
         head_(head),
         head_in_batch_(sequence * params.heads + head),
         head_kv_(head / params.heads_per_kv),
@@ -117,7 +118,7 @@ class ExactPairs {
  private:
   __device__ __forceinline__ bool dropped(int i, int j) const {
     if constexpr (R.dropout) {
-      return is_dropped(dropout_key_of(params_.score.dropout), head_in_batch_, i, j);
+      return is_dropped(dropout_key_of(params_.score.dropout), head_in_batch_, first_.q + i, first_.k + j);
     } else {
       return false;
     }
@@ -143,19 +144,20 @@ class ExactPairs {
 
   const BackwardParams& params_;
   const sequence::Sequence& rows_;
+  const sequence::FirstPositions first_;
   const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
   const long long bias_plane_;
   const float slope_;
 };
 
-/// dQ of one query, by one warp.
-template <ScoreRule R, int head_dim>
-__device__ __forceinline__ void recompute_query(const BackwardParams& params, const sequence::Sequence& rows,
-                                                int sequence, int head, int block_m, int query,
-                                                unsigned short* stored) {
-  const ExactPairs<R> pairs(params, rows, sequence, head, block_m);
-  const sequence::KeyRange keys = sequence::visible_keys<R>(params.visibility, rows, query + rows.diagonal);
+/// dQ of one query, by one warp. `params`: the kernel's, here and below.
+template <ScoreRule R, int head_dim, typename Params>
+__device__ __forceinline__ void recompute_query(const Params& params, const sequence::Sequence& rows, int sequence,
+                                                int head, int block_m, int query, unsigned short* stored) {
+  const sequence::FirstPositions first = sequence::first_positions<R>(params, sequence);
+  const ExactPairs<R> pairs(params, rows, first, sequence, head, block_m);
+  const sequence::KeyRange keys = sequence::visible_keys<R>(params.visibility, rows, query + rows.diagonal, first.k);
   ExactGradient<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
@@ -167,9 +169,9 @@ __device__ __forceinline__ void recompute_query(const BackwardParams& params, co
 }
 
 /// Computes again those of rows [first, end) of one head of a sequence whose dQ is not finite. By one warp.
-template <ScoreRule R, int head_dim>
-__device__ __forceinline__ void repair_queries(const BackwardParams& params, const sequence::Sequence& rows,
-                                               int sequence, int head, int block_m, int first, int end) {
+template <ScoreRule R, int head_dim, typename Params>
+__device__ __forceinline__ void repair_queries(const Params& params, const sequence::Sequence& rows, int sequence,
+                                               int head, int block_m, int first, int end) {
 #pragma unroll 1
   for (int query = first; query < min(end, rows.q.used); ++query) {
     unsigned short* stored = params.dq.row(q_batch(params, sequence), rows.q.start + query, head);
@@ -187,17 +189,18 @@ struct KeyHead {
 };
 
 /// dK or dV of one key, by one warp. `head_dim`: of that side, as compiled.
-template <ScoreRule R, int head_dim, KeySide side>
-__device__ __forceinline__ void recompute_key(const BackwardParams& params, const sequence::Sequence& rows,
-                                              const KeyHead& of, int block_m, int key, unsigned short* stored) {
+template <ScoreRule R, int head_dim, KeySide side, typename Params>
+__device__ __forceinline__ void recompute_key(const Params& params, const sequence::Sequence& rows, const KeyHead& of,
+                                              int block_m, int key, unsigned short* stored) {
   constexpr bool kOfK = side == KeySide::k;
-  const sequence::QueryRange queries = sequence::visible_queries<R>(params.visibility, rows.diagonal, key);
+  const sequence::FirstPositions first = sequence::first_positions<R>(params, of.sequence);
+  const sequence::QueryRange queries = sequence::visible_queries<R>(params.visibility, rows.diagonal, key, first.k);
   const int last = min(queries.last, rows.q.used - 1);
   ExactGradient<R.element, head_dim> sum(kOfK ? params.head_dim : params.head_dim_v);
 #pragma unroll 1
   for (int group = 0; group < params.heads_per_kv; ++group) {
     const int head = of.head_kv * params.heads_per_kv + group;
-    const ExactPairs<R> pairs(params, rows, of.sequence, head, block_m);
+    const ExactPairs<R> pairs(params, rows, first, of.sequence, head, block_m);
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
       if (!shows_pair<R>(params.blocks, of.sequence, head, query, key)) {
@@ -212,9 +215,9 @@ __device__ __forceinline__ void recompute_key(const BackwardParams& params, cons
 }
 
 /// Computes again those of keys [first, end) of one head of a sequence whose dK or dV is not finite. By one warp.
-template <ScoreRule R, int head_dim, KeySide side>
-__device__ __forceinline__ void repair_keys(const BackwardParams& params, const sequence::Sequence& rows,
-                                            const KeyHead& of, int block_m, int first, int end) {
+template <ScoreRule R, int head_dim, KeySide side, typename Params>
+__device__ __forceinline__ void repair_keys(const Params& params, const sequence::Sequence& rows, const KeyHead& of,
+                                            int block_m, int first, int end) {
 #pragma unroll 1
   for (int key = first; key < min(end, rows.k.used); ++key) {
     const Rows& gradient = side == KeySide::k ? params.dk : params.dv;

@@ -28,9 +28,10 @@ struct ExactRow {
   sequence::KeyRange keys;  // that it sees
   int sequence_keys;        // how many its sequence has
   int batch, head, query;
-  int head_in_batch;  // the head, counted through the batch
-  int center;         // the key on the diagonal
-  TreeRow tree = {};  // tree-mask rules
+  int head_in_batch;               // the head, counted through the batch
+  sequence::FirstPositions first;  // of its sequence
+  int center;                      // the key on the diagonal
+  TreeRow tree = {};               // tree-mask rules
 };
 
 /// What is added to the score of a visible key.
@@ -114,7 +115,9 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     sums.sum = sums.sum * correction + p;
     float weight = p;
     if constexpr (R.dropout) {
-      weight = is_dropped(dropout, row.head_in_batch, row.query, key) ? 0.0F : p * params.dropout.keep_factor;
+      weight = is_dropped(dropout, row.head_in_batch, row.first.q + row.query, row.first.k + key)
+                   ? 0.0F
+                   : p * params.dropout.keep_factor;
     }
 #pragma unroll
     for (int i = 0; i < sums.kColumns; ++i) {

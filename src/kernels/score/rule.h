@@ -26,6 +26,7 @@ struct ScoreRule {
   bool tree_mask = false;      // forwards: of a sequence's last keys a query sees those that a number's bits say
   bool scale_first = false;    // scores are scaled before their maximum is taken: for scales that are not positive
   bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
+  bool offsets = false;        // sequences are parts of longer ones, at places that are given; varlen is on, too
 
   bool operator==(const ScoreRule&) const = default;
 };

@@ -21,6 +21,21 @@ struct SequenceParams {
   const int* leftpad_k;  // leftpad rules: [batch]
 };
 
+/// Offset rules: where the first query and the first key of each sequence are in the whole of it, [batch]; null: zeros.
+struct OffsetParams {
+  const int* q;
+  const int* k;
+};
+
+/// What kernels of offset rules take in the place of `Params`.
+template <typename Params>
+struct WithOffsets : Params {
+  OffsetParams offsets;
+};
+
+/// Positions are below it: sums and differences of two fit 32 bits.
+inline constexpr int kPositions = 1 << 30;
+
 /// Which keys a query sees.
 struct VisibilityParams {
   int window_left, window_right;  // keys visible on either side of the diagonal, where the rule has that mask

@@ -34,8 +34,55 @@ __device__ __forceinline__ SequenceRows sequence_rows(const int* cu_seqlens, con
 /// The queries and the keys of one sequence.
 struct Sequence {
   SequenceRows q, k;
-  int diagonal;  // key on query 0's diagonal: seqlen_k - seqlen_q, or 0
+  int diagonal;  // key on query 0's diagonal: seqlen_k - seqlen_q, or 0, or what offsets make it
 };
+
+/// Where the first query and the first key of a sequence are in the whole of it; 0 of sequences that are whole.
+struct FirstPositions {
+  int q, k;
+};
+
+/// Numbers that the caller got wrong must not overflow.
+__device__ __forceinline__ int position_at(const int* offsets, int sequence) {
+  return offsets == nullptr ? 0 : min(max(offsets[sequence], 0), kPositions - 1);
+}
+
+template <ScoreRule R, typename Params>
+struct ParamsFor {
+  using type = Params;
+};
+template <ScoreRule R, typename Params>
+  requires(R.offsets)
+struct ParamsFor<R, Params> {
+  using type = WithOffsets<Params>;
+};
+/// What a kernel of the rule takes, of which its functions see a Params.
+template <ScoreRule R, typename Params>
+using KernelParams = typename ParamsFor<R, Params>::type;
+
+/// Of a kernel's parameters, as it took them or without what offset rules have besides.
+template <ScoreRule R, typename Params>
+__device__ __forceinline__ OffsetParams offsets_of(const Params& params) {
+  if constexpr (!R.offsets) {
+    return {nullptr, nullptr};
+  } else if constexpr (requires { params.offsets; }) {
+    return params.offsets;
+  } else {
+    return static_cast<const WithOffsets<Params>&>(params).offsets;
+  }
+}
+
+/// Likewise.
+template <ScoreRule R, typename Params>
+__device__ __forceinline__ FirstPositions first_positions(const Params& params, int sequence) {
+  if constexpr (R.offsets) {
+    if (sequence < params.sequences.sequences) {
+      const OffsetParams offsets = offsets_of<R>(params);
+      return {position_at(offsets.q, sequence), position_at(offsets.k, sequence)};
+    }
+  }
+  return {0, 0};
+}
 
 template <ScoreRule R>
 __device__ __forceinline__ SequenceRows query_rows(const SequenceParams& params, int sequence) {
@@ -47,9 +94,10 @@ __device__ __forceinline__ SequenceRows query_rows(const SequenceParams& params,
   }
 }
 
-template <ScoreRule R>
-__device__ __forceinline__ Sequence sequence_of(const SequenceParams& params, const VisibilityParams& visibility,
-                                                int index) {
+/// Of a kernel's parameters.
+template <ScoreRule R, typename Params>
+__device__ __forceinline__ Sequence sequence_of(const Params& of, int index) {
+  const SequenceParams& params = of.sequences;
   Sequence sequence;
   sequence.q = query_rows<R>(params, index);
   if constexpr (R.varlen) {
@@ -66,7 +114,12 @@ __device__ __forceinline__ Sequence sequence_of(const SequenceParams& params, co
       sequence.k.used -= sequence.k.start;
     }
   }
-  sequence.diagonal = visibility.bottom_right != 0 ? sequence.k.used - sequence.q.used : 0;
+  if constexpr (R.offsets) {
+    const FirstPositions first = first_positions<R>(of, index);
+    sequence.diagonal = first.q - first.k;
+  } else {
+    sequence.diagonal = of.visibility.bottom_right != 0 ? sequence.k.used - sequence.q.used : 0;
+  }
   return sequence;
 }
 
@@ -81,9 +134,9 @@ struct KeyRange {
 };
 
 /// The keys that the query sees whose key on the diagonal is `center`. Neither end ever falls from one query to the
-/// next.
+/// next. `first_key`: the position of the sequence's first key, from which chunks are counted.
 __device__ __forceinline__ KeyRange visible_keys(const ScoreRule& rule, const VisibilityParams& params,
-                                                 const Sequence& sequence, int center) {
+                                                 const Sequence& sequence, int center, int first_key) {
   KeyRange keys{0, sequence.k.used - 1};
   if (rule.mask_left) {
     keys.first = max(keys.first, center - params.window_left);
@@ -92,7 +145,7 @@ __device__ __forceinline__ KeyRange visible_keys(const ScoreRule& rule, const Vi
     keys.last = max(min(keys.last, center + params.window_right), -1);
   }
   if (rule.chunked) {
-    const int begin = chunk_begin(center, params.chunk);
+    const int begin = chunk_begin(center + first_key, params.chunk) - first_key;
     keys.first = max(keys.first, begin);
     keys.last = max(min(keys.last, begin + params.chunk - 1), -1);
   }
@@ -100,8 +153,9 @@ __device__ __forceinline__ KeyRange visible_keys(const ScoreRule& rule, const Vi
 }
 
 template <ScoreRule R>
-__device__ __forceinline__ KeyRange visible_keys(const VisibilityParams& params, const Sequence& sequence, int center) {
-  return visible_keys(R, params, sequence, center);
+__device__ __forceinline__ KeyRange visible_keys(const VisibilityParams& params, const Sequence& sequence, int center,
+                                                 int first_key) {
+  return visible_keys(R, params, sequence, center, first_key);
 }
 
 /// Queries from first to last; none where last < first.
@@ -110,19 +164,26 @@ struct QueryRange {
 };
 
 /// The queries that see a key: those of visible_keys, from the key's side. Neither end ever falls from one key to the
-/// next. `first` is at least 0, `last` may lie behind the last query.
+/// next. `first` is at least 0, `last` may lie behind the last query. `first_key`: as of visible_keys().
 template <ScoreRule R>
-__device__ __forceinline__ QueryRange visible_queries(const VisibilityParams& params, int diagonal, int key) {
+__device__ __forceinline__ QueryRange visible_queries(const VisibilityParams& params, int diagonal, int key,
+                                                      int first_key) {
   constexpr int kLast = 0x7fffffff;
   QueryRange queries{0, kLast};
   if constexpr (R.mask_right) {
     int first = key - params.window_right;
     if constexpr (R.chunked) {
-      first = max(first, chunk_begin(key, params.chunk));
+      first = max(first, chunk_begin(key + first_key, params.chunk) - first_key);
     }
     queries.first = max(first - diagonal, 0);
   }
-  if constexpr (R.mask_left) {
+  if constexpr (R.mask_left && R.offsets) {  // whose sums of three would not fit 32 bits
+    queries.last = min(key - diagonal, kPositions - 1) + params.window_left;
+    if constexpr (R.chunked) {
+      const int begin = chunk_begin(key + first_key, params.chunk) - first_key;
+      queries.last = min(queries.last, min(begin - diagonal, kPositions - 1) + params.chunk - 1);
+    }
+  } else if constexpr (R.mask_left) {
     int last = key + params.window_left;
     if constexpr (R.chunked) {
       last = min(last, chunk_begin(key, params.chunk) + params.chunk - 1);

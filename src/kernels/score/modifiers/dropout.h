@@ -15,6 +15,7 @@
 #ifdef __CUDACC_RTC__
 #include "kernels/ptx/arithmetic.h"
 #include "kernels/score/fragment.h"
+#include "kernels/sequence/visible_keys.h"
 #endif
 
 namespace strobe {
@@ -48,15 +49,20 @@ __device__ __forceinline__ DropoutKey dropout_key_of(const DropoutParams& params
           .threshold = params.key.threshold};
 }
 
-/// Whether a single probability is dropped.
-__device__ __forceinline__ bool is_dropped(const DropoutKey& dropout, int head, int query, int key) {
+/// The random slice of a single pair.
+__device__ __forceinline__ unsigned slice_of(const DropoutKey& dropout, unsigned head, unsigned query, unsigned key) {
   const PhiloxBlock block = philox(dropout_counter(dropout, head, query, key), dropout.key);
   // Selected, as an index that is not a constant would put the block into memory.
   const unsigned place = dropout_place(query);
   const unsigned even = place / 2 == 0 ? block.word[0] : block.word[2];
   const unsigned odd = place / 2 == 0 ? block.word[1] : block.word[3];
   const unsigned word = place % 2 == 0 ? even : odd;
-  return (word >> (8 * dropout_place(key)) & 0xFFU) < dropout.threshold;
+  return word >> (8 * dropout_place(key)) & 0xFFU;
+}
+
+/// Whether a single probability is dropped.
+__device__ __forceinline__ bool is_dropped(const DropoutKey& dropout, int head, int query, int key) {
+  return slice_of(dropout, head, query, key) < dropout.threshold;
 }
 
 /// The random slices of a thread's scores in a tile of so many columns: of every sixteen columns, two words.
@@ -137,14 +143,76 @@ __device__ __forceinline__ DropoutSlices<columns> draw_columns(const DropoutKey&
   return slices;
 }
 
+/// Slices one by one: `slice(i, word, byte)` is that of a byte of words[i][word].
+template <int columns, typename SliceOf>
+__device__ __forceinline__ DropoutSlices<columns> draw_each(const DropoutKey& dropout, const SliceOf& slice) {
+  DropoutSlices<columns> slices(dropout);
+#pragma unroll
+  for (int i = 0; i < columns / 16; ++i) {
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      slices.words[i][word] = 0;
+#pragma unroll
+      for (int byte = 0; byte < 4; ++byte) {
+        slices.words[i][word] |= slice(i, word, byte) << (8 * byte);
+      }
+    }
+  }
+  return slices;
+}
+
+/// Whether tiles of a part of a sequence, which begins there, lie on the patches of the whole one.
+__device__ __forceinline__ bool begins_at_patches(const sequence::FirstPositions& first) {
+  constexpr int kPositionsOfPatches = 16;
+  return (first.q | first.k) % kPositionsOfPatches == 0;
+}
+
+/// draw_rows() of queries and keys of the call.
+template <ScoreRule R, int columns>
+__device__ __forceinline__ DropoutSlices<columns> draw_part_rows(const DropoutKey& dropout, unsigned head,
+                                                                 unsigned query, unsigned key,
+                                                                 const sequence::FirstPositions& first) {
+  if constexpr (R.offsets) {
+    query += first.q;
+    key += first.k;
+    if (!begins_at_patches(first)) {
+      return draw_each<columns>(dropout, [&](int i, int word, int byte) {
+        return slice_of(dropout, head, query + 8 * word, key + 16 * i + byte / 2 * 8 + byte % 2);
+      });
+    }
+  }
+  return draw_rows<columns>(dropout, head, query, key);
+}
+
+/// draw_columns() of queries and keys of the call.
+template <ScoreRule R, int columns>
+__device__ __forceinline__ DropoutSlices<columns> draw_part_columns(const DropoutKey& dropout, unsigned head,
+                                                                    unsigned query, unsigned key,
+                                                                    const sequence::FirstPositions& first) {
+  if constexpr (R.offsets) {
+    query += first.q;
+    key += first.k;
+    if (!begins_at_patches(first)) {
+      return draw_each<columns>(dropout, [&](int i, int word, int byte) {
+        return slice_of(dropout, head, query + 16 * i + 8 * word + byte % 2, key + byte / 2 * 8);
+      });
+    }
+  }
+  return draw_columns<columns>(dropout, head, query, key);
+}
+
+/// A thread's first row of a tile.
+struct DropoutRow {
+  int head;  // counted through the batch
+  int query;
+  sequence::FirstPositions first;  // of its sequence
+};
+
 /// The probabilities of one tile, block_n keys wide.
 template <ScoreRule R, int block_n>
 class Dropout {
  public:
-  struct Row {
-    int head;  // counted through the batch
-    int query;
-  };
+  using Row = DropoutRow;
 
   /// `row`: this thread's first.
   __device__ __forceinline__ Dropout(const DropoutParams& params, const Row& row)
@@ -154,7 +222,7 @@ class Dropout {
 
   /// Which probabilities of block n are dropped.
   __device__ __forceinline__ DropoutSlices<block_n> draw(int n) const {
-    return draw_rows<block_n>(key_, row_.head, row_.query, n * block_n + fragment_column());
+    return draw_part_rows<R, block_n>(key_, row_.head, row_.query, n * block_n + fragment_column(), row_.first);
   }
 
   /// Probabilities as operand, zeros where they are dropped.
@@ -180,9 +248,7 @@ template <ScoreRule R, int block_n>
   requires(!R.dropout)
 class Dropout<R, block_n> {
  public:
-  struct Row {
-    int head, query;
-  };
+  using Row = DropoutRow;
   struct NoSlices {};
   __device__ __forceinline__ Dropout(const DropoutParams&, const Row&) {}
   __device__ __forceinline__ NoSlices draw(int) const { return {}; }
@@ -196,16 +262,18 @@ class Dropout<R, block_n> {
 template <ScoreRule R, int block_n>
 class StepDropout {
  public:
-  /// `head`: counted through the batch; `query`: this thread's first.
-  __device__ __forceinline__ StepDropout(const DropoutParams& params, int head, int query)
-      : key_(dropout_key_of(params)), head_(head), query_(query), slices_(key_) {
+  using Row = DropoutRow;
+  /// `row`: this thread's first.
+  __device__ __forceinline__ StepDropout(const DropoutParams& params, const Row& row)
+      : key_(dropout_key_of(params)), row_(row), slices_(key_) {
     static_assert(block_n % kDropoutColumns == 0);
   }
 
   /// Zeros where the probabilities of the sixteen keys of step `step` of block n are dropped. Steps come in order.
   __device__ __forceinline__ void apply(unsigned (&p)[4], int n, int step) {
     if (step % 2 == 0) {
-      slices_ = draw_rows<kDropoutColumns>(key_, head_, query_, n * block_n + step * 16 + fragment_column());
+      slices_ = draw_part_rows<R, kDropoutColumns>(key_, row_.head, row_.query,
+                                                   n * block_n + step * 16 + fragment_column(), row_.first);
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -216,7 +284,8 @@ class StepDropout {
   /// The same of probabilities in float32, s[0] to s[7], of a step whose number only the kernel knows.
   __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, int step) {
     if (step % 2 == 0) {
-      slices_ = draw_rows<kDropoutColumns>(key_, head_, query_, n * block_n + step * 16 + fragment_column());
+      slices_ = draw_part_rows<R, kDropoutColumns>(key_, row_.head, row_.query,
+                                                   n * block_n + step * 16 + fragment_column(), row_.first);
     } else {
       slices_.words[0][0] = slices_.words[1][0];
       slices_.words[0][1] = slices_.words[1][1];
@@ -232,7 +301,7 @@ class StepDropout {
 
  private:
   DropoutKey key_;
-  int head_, query_;
+  Row row_;
   DropoutSlices<kDropoutColumns> slices_;
 };
 
@@ -241,7 +310,8 @@ template <ScoreRule R, int block_n>
   requires(!R.dropout)
 class StepDropout<R, block_n> {
  public:
-  __device__ __forceinline__ StepDropout(const DropoutParams&, int, int) {}
+  using Row = DropoutRow;
+  __device__ __forceinline__ StepDropout(const DropoutParams&, const Row&) {}
   __device__ __forceinline__ void apply(unsigned (&)[4], int, int) {}
   __device__ __forceinline__ void apply(float (&)[block_n / 2], int, int) {}
 };

@@ -41,7 +41,7 @@ class BiasGradient {
     work.sequence = sequence;
     work.head_kv = head / params_.heads_per_kv;
     work.n = tile_.n;
-    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params_.visibility, work);
+    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params_, work);
     const bool visible =
         tile_.m >= work.m_begin && tile_.m < work.m_end &&
         score::shows_pair<C.rule>(params_.blocks, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
@@ -132,7 +132,8 @@ class BiasGradient {
 /// Grid: bias.tiles.
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
-    bias_gradient(const __grid_constant__ Params params, const __grid_constant__ BiasGradientParams bias) {
+    bias_gradient(const __grid_constant__ sequence::KernelParams<C.rule, Params> params,
+                  const __grid_constant__ BiasGradientParams bias) {
   static_assert(C.rule.bias);
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();

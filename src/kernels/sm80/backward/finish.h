@@ -42,7 +42,7 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
 /// Grid: m_blocks * heads * batch.
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)  // registers for repair_queries()
-    finish_query_gradient(const __grid_constant__ Params params) {
+    finish_query_gradient(const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const auto block = QueryBlock::of<C.rule>(params, blockIdx.x);

@@ -35,7 +35,8 @@ __device__ __forceinline__ void poison(int bytes) {
 
 /// Grid: n_blocks * heads_kv * batch.
 template <Config C>
-__global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
+    kernel(const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   static_assert(is_consistent(C));
   poison<C>(smem_plan(C).total_bytes);
   ptx::griddepcontrol_launch_dependents();

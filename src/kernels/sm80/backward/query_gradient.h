@@ -132,7 +132,7 @@ struct QueryGradientSemaphore {
       : state(params.dq_semaphores + block), before(0) {
     Work other = work;
     for (other.n = work.n - 1; other.n >= 0; --other.n) {
-      score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, other);
+      score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, other);
       if (m < other.m_begin || m >= other.m_end) {
         break;  // nor does any block of keys before it
       }

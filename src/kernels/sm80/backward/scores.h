@@ -43,6 +43,9 @@ struct ScoreBlock {
   __device__ __forceinline__ int key(int r) const { return key_first + score::fragment_row(r); }
   __device__ __forceinline__ int query() const { return query_first + score::fragment_column(); }
   __device__ __forceinline__ int head_in_batch() const { return work.sequence * params.heads + head; }
+  __device__ __forceinline__ sequence::FirstPositions first() const {
+    return sequence::first_positions<C.rule>(params, work.sequence);
+  }
 };
 
 /// The bias of a block's scores, fetched ahead of its use.
@@ -84,7 +87,7 @@ struct VisiblePart {
     for (int r = 0; r < kRowsPerThread; ++r) {
       const int key = block.key(r);
       const sequence::QueryRange queries =
-          sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+          sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key, block.first().k);
       first[r] = key < block.work.k.used ? queries.first - block.query() : C.part_m;
       last[r] = queries.last - block.query();
     }
@@ -195,8 +198,9 @@ template <Config C>
 class PartDropout {
  public:
   __device__ __forceinline__ explicit PartDropout(const ScoreBlock<C>& block)
-      : slices_(score::draw_columns<kDrawn>(score::dropout_key_of(block.params.score.dropout), block.head_in_batch(),
-                                            block.query(), block.key(0))) {}
+      : slices_(score::draw_part_columns<C.rule, kDrawn>(score::dropout_key_of(block.params.score.dropout),
+                                                         block.head_in_batch(), block.query(), block.key(0),
+                                                         block.first())) {}
 
   /// Ones in the halves of a pair of columns that are dropped: of the eight columns number j, row r.
   __device__ __forceinline__ unsigned of(int j, int r) const { return slices_.dropped(j / 2, j % 2, r); }

@@ -32,7 +32,7 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   work.sequence = sequence;
   work.head_kv = flat_head - sequence * params.heads_kv;
   work.n = within / count;
-  score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
+  score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, work);
   return work;
 }
 

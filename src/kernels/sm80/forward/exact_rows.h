@@ -27,6 +27,7 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .head = head_of<C>(work, row),
           .query = row / C.packed_heads,
           .head_in_batch = head_in_batch<C>(params, work, row),
+          .first = sequence::first_positions<C.rule>(params, work.tile.sequence),
           .center = center_of<C>(work, row),
           .tree = score::tree_row<C.rule>(params.tree, work, work.tile.sequence, row / C.packed_heads)};
 }

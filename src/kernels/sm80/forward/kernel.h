@@ -42,9 +42,9 @@ __device__ __forceinline__ void compute_tile(const Params& params, const TileWor
 /// Split schedules: this CTA's share of the key blocks of all tiles.
 template <Config C>
 __device__ __forceinline__ void compute_share(const Params& params) {
-  make_split_work<tiling(C)>(params.sequences, params.visibility, params.split, split_work<C>());
+  make_split_work<tiling(C)>(params, params.split, split_work<C>());
   __syncthreads();
-  SplitScheduler<tiling(C)> scheduler(params.tiles, params.sequences, split_work<C>());
+  SplitScheduler<tiling(C)> scheduler(params, split_work<C>());
   for (Tile tile; scheduler.next(tile);) {
     const TileWork work = work_of<C>(params, tile);
     share_work<C>(work);
@@ -85,7 +85,8 @@ __device__ __forceinline__ void compute_segments(const Params& params) {
 
 /// Grid: tiles, or the CTAs that share them.
 template <Config C>
-__global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
+    kernel(const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   static_assert(fields_agree(C));
   if constexpr (C.debug) {
     for (int i = threadIdx.x; i < smem_plan(C).total_bytes / 4; i += threads_per_block(C)) {

@@ -45,7 +45,10 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
             .query = min(row_of(r) / C.packed_heads, work.q.used - 1)};
   };
   return {{params.score, work.k.used, transformed_row},
-          {params.score.dropout, head_in_batch<C>(params, work, row_of(0)), row_of(0)}};
+          {params.score.dropout,
+           {.head = head_in_batch<C>(params, work, row_of(0)),
+            .query = row_of(0),
+            .first = sequence::first_positions<C.rule>(params, work.tile.sequence)}}};
 }
 
 /// What the rows of a fragment see.

@@ -48,14 +48,16 @@ __device__ __forceinline__ int center_of(const TileWork& work, int row) {
 /// The keys that a row sees.
 template <Config C>
 __device__ __forceinline__ sequence::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
-  return strobe::keys_of<tiling(C)>(params.visibility, work, row);
+  return strobe::keys_of<tiling(C)>(params.visibility, work, row,
+                                    sequence::first_positions<C.rule>(params, work.tile.sequence).k);
 }
 
 /// Blocks of keys that some of the rows [first, first + rows) see.
 template <Config C>
 __device__ __forceinline__ sequence::KeyBlocks key_blocks(const Params& params, const TileWork& work, int first,
                                                           int rows) {
-  return strobe::key_blocks<tiling(C)>(params.visibility, work, first, rows);
+  return strobe::key_blocks<tiling(C)>(params.visibility, work, first, rows,
+                                       sequence::first_positions<C.rule>(params, work.tile.sequence).k);
 }
 
 /// Rows of the tile's sequence that exist, and those that are to be written.
@@ -88,7 +90,7 @@ __device__ __forceinline__ Tile tile_of_cta(const TileOrder& order) {
 
 template <Config C>
 __device__ __forceinline__ TileWork work_of(const Params& params, const Tile& tile) {
-  TileWork work{sequence::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
+  TileWork work{sequence::sequence_of<C.rule>(params, tile.sequence)};
   work.tile = tile;
   work.m_begin = tile.m * block_m(C);
   const sequence::KeyBlocks blocks = key_blocks<C>(params, work, work.m_begin, block_m(C));

@@ -63,7 +63,8 @@ __device__ __forceinline__ void finish_key_gradient(const Params& params, const 
 
 /// Grid: tiles of 64 keys of all blocks of all key heads. Blocks that no query sees are zeros already.
 template <Config C>
-__global__ void __launch_bounds__(kFinishKeysThreads, 2) finish_key_gradients(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(kFinishKeysThreads, 2)
+    finish_key_gradients(const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   static_assert(C.shares_keys);
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kFinishKeysThreads, 2) finish_key_gradients(co
   keys.sequence = sequence;
   keys.head_kv = flat - sequence * params.heads_kv;
   keys.n = number - flat * params.n_blocks;
-  score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, keys);
+  score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, keys);
   if (keys.m_begin >= keys.m_end) {
     return;
   }

@@ -60,6 +60,10 @@ struct ScoreBlock {
   /// This thread's first column.
   __device__ __forceinline__ int query() const { return query_first + 2 * (thread_of_warpgroup() % 4); }
 
+  __device__ __forceinline__ sequence::FirstPositions first() const {
+    return sequence::first_positions<C.rule>(params, work.sequence);
+  }
+
   /// Whether one of these queries, or of their neighbours, may be a row of a large LSE.
   __device__ __forceinline__ bool has_large_rows() const {
     return score::has_large_rows(params, head_in_batch, query_first);
@@ -75,11 +79,12 @@ struct ScoreBlock {
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
 template <Config C>
 __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
+  const int first_key = block.first().k;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int key = block.key(r);
     const sequence::QueryRange queries =
-        sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+        sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key, first_key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
     const int last = queries.last - block.query();

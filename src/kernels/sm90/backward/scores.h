@@ -224,7 +224,8 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
   const unsigned query = block.query_first + first + 2 * (thread % 4);
   unsigned head = block.head_in_batch;
   asm volatile("" : "+r"(head));  // so that what follows from it does not stay in registers between steps
-  return score::draw_columns<queries>(score::dropout_key_of(block.params.score.dropout), head, query, key);
+  return score::draw_part_columns<C.rule, queries>(score::dropout_key_of(block.params.score.dropout), head, query, key,
+                                                   block.first());
 }
 
 /// D times a factor.

@@ -93,7 +93,7 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   const bool descends =
       C.ordered && (C.alternates ? ((heads - 1) / params.section_heads - section) % 2 != 0 : !C.rule.mask_right);
   work.n = params.first_key_block + (descends ? params.key_blocks - 1 - block : block);
-  score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
+  score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, work);
   work.direction = descends || !C.ordered ? 1 : -1;
   work.m_first = work.direction > 0 ? work.m_begin : work.m_end - 1;
   work.m_past = work.direction > 0 ? work.m_end : work.m_begin - 1;

@@ -79,7 +79,8 @@ template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     kernel(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
-           const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list,
+           const __grid_constant__ sequence::KernelParams<C.rule, Params> params,
+           const __grid_constant__ typename TileListOf<C.schedule>::type list,
            const __grid_constant__ BiasMap<C> bias) {
   static_assert(registers_fit(C) && fields_agree(C));
   extern __shared__ __align__(1024) unsigned char smem[];
@@ -97,13 +98,11 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     }
   }
   if constexpr (C.schedule == Schedule::sorted) {
-    make_order<tiling(C)>(params.sequences, params.visibility,
-                          reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
+    make_order<tiling(C)>(params, reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
   }
   if constexpr (kSplits<C>) {
     ptx::griddepcontrol_launch_dependents();  // combine waits for this grid's end
-    make_split_work<tiling(C)>(params.sequences, params.visibility, list,
-                               reinterpret_cast<SplitWork&>(smem[smem_plan(C).order]));
+    make_split_work<tiling(C)>(params, list, reinterpret_cast<SplitWork&>(smem[smem_plan(C).order]));
   }
   set_up<C>(smem, barriers);
 

@@ -21,19 +21,21 @@ __device__ __forceinline__ int units_of(const sequence::SequenceRows& q) {
   return kTilesInPairs<T> ? (tiles_of<T>(q) + 1) / 2 : tiles_of<T>(q);
 }
 
-/// How long a unit of the sequence takes, in key blocks.
-template <Tiling T>
-__device__ __forceinline__ int cost_of(const VisibilityParams& params, const sequence::Sequence& sequence) {
-  const sequence::KeyBlocks first = key_blocks<T>(params, sequence, 0, T.block_m);
+/// How long a unit of the sequence takes, in key blocks. `params`: the kernel's.
+template <Tiling T, typename Params>
+__device__ __forceinline__ int cost_of(const Params& params, int index) {
+  const sequence::Sequence sequence = sequence::sequence_of<T.rule>(params, index);
+  const int first_key = sequence::first_positions<T.rule>(params, index).k;
+  const sequence::KeyBlocks first = key_blocks<T>(params.visibility, sequence, 0, T.block_m, first_key);
   const sequence::KeyBlocks last =
-      key_blocks<T>(params, sequence, (tiles_of<T>(sequence.q) - 1) * T.block_m, T.block_m);
+      key_blocks<T>(params.visibility, sequence, (tiles_of<T>(sequence.q) - 1) * T.block_m, T.block_m, first_key);
   return first.end - first.begin + last.end - last.begin;
 }
 
 /// A stable sort by counting, then a running sum. By all threads of the CTA; `order` is ready after a __syncthreads.
-template <Tiling T>
-__device__ __forceinline__ void make_order(const SequenceParams& params, const VisibilityParams& visibility,
-                                           SequenceOrder& order) {
+template <Tiling T, typename Params>
+__device__ __forceinline__ void make_order(const Params& of, SequenceOrder& order) {
+  const SequenceParams& params = of.sequences;
   constexpr int kMost = (kMaxSortedSequences + T.threads - 1) / T.threads;
   int place[kMost];
   int* costs = order.first_unit;
@@ -41,7 +43,7 @@ __device__ __forceinline__ void make_order(const SequenceParams& params, const V
   for (int i = 0; i < kMost; ++i) {
     const int sequence = threadIdx.x + i * T.threads;
     if (sequence < params.sequences) {
-      costs[sequence] = cost_of<T>(visibility, sequence::sequence_of<T.rule>(params, visibility, sequence));
+      costs[sequence] = cost_of<T>(of, sequence);
     }
   }
   __syncthreads();

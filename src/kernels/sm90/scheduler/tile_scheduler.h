@@ -24,8 +24,10 @@ class RoundScheduler {
  public:
   using Source = NoTileList;
 
-  __device__ RoundScheduler(const TileParams& tiles, const SequenceParams&, const NoTileList&)
-      : params_(tiles), index_(blockIdx.x), workers_(gridDim.x) {}
+  /// `params`: the kernel's.
+  template <typename Params>
+  __device__ RoundScheduler(const Params& params, const NoTileList&)
+      : params_(params.tiles), index_(blockIdx.x), workers_(gridDim.x) {}
 
   /// False when there are no more.
   __device__ __forceinline__ bool next(Tile& tile) {
@@ -50,9 +52,10 @@ class DealtScheduler {
  public:
   using Source = TileList;
 
-  __device__ DealtScheduler(const TileParams& tiles, const SequenceParams& sequences, const TileList& list)
-      : params_(tiles),
-        flat_heads_(sequences.batch * tiles.heads),
+  template <typename Params>
+  __device__ DealtScheduler(const Params& params, const TileList& list)
+      : params_(params.tiles),
+        flat_heads_(params.sequences.batch * params.tiles.heads),
         list_(list),
         worker_(blockIdx.x),
         at_(list.first[worker_]) {}
@@ -86,8 +89,9 @@ class SortedScheduler {
  public:
   using Source = SequenceOrder;
 
-  __device__ SortedScheduler(const TileParams& tiles, const SequenceParams& sequences, const SequenceOrder& order)
-      : params_(tiles), sequences_(sequences), order_(order) {}
+  template <typename Params>
+  __device__ SortedScheduler(const Params& params, const SequenceOrder& order)
+      : params_(params.tiles), sequences_(params.sequences), order_(order) {}
 
   __device__ __forceinline__ bool next(Tile& tile) {
     if (mirrored_ >= 0) {

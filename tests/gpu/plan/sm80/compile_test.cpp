@@ -51,6 +51,7 @@ AttentionProblem random_problem(Random& random) {
     problem.total_q = problem.batch * problem.seqlen_q;
   }
   if (!sm80::check_supported(problem).ok()) problem.dropout = 0.0F;  // in float32, beside a bias or window
+  problem.has_offsets = !problem.has_tree_mask && random.chance(0.15);
   return problem;
 }
 

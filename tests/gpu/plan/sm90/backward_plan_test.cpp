@@ -339,7 +339,7 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   EXPECT_EQ(
       gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
       "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "
-      ".varlen = true, .threads_per_row = 16}>");
+      ".varlen = true, .offsets = false, .threads_per_row = 16}>");
 }
 
 }  // namespace

@@ -53,6 +53,11 @@ const std::vector<Option> kOptions{
        p.packed_q = p.packed_k = true;
        p.log_length = 100;
      }},
+    {"offsets",
+     [](AttentionProblem& p) {
+       p.has_offsets = true;
+       p.window.left = 1023;
+     }},
     {"max_logits", [](AttentionProblem& p) { p.wants_max_logits = true; }},
     {"sink", [](AttentionProblem& p) { p.modifiers.has_sink = true; }},
     {"softcap", [](AttentionProblem& p) { p.softcap = 30.0F; }},

@@ -225,7 +225,8 @@ class BiasGradient {
 /// Grid: as many CTAs as run at once, or one for each tile where these are fewer.
 template <Config C>
 __global__ void __launch_bounds__(kBiasGradientThreads, 1)
-    bias_gradient(const __grid_constant__ TensorMaps maps, const __grid_constant__ Params params,
+    bias_gradient(const __grid_constant__ TensorMaps maps,
+                  const __grid_constant__ sequence::KernelParams<C.rule, Params> params,
                   const __grid_constant__ BiasGradientParams bias) {
   static_assert(C.by_roles && C.rule.bias);
   extern __shared__ __align__(1024) unsigned char smem[];

@@ -24,7 +24,7 @@ struct BiasStep {
     work.sequence = sequence;
     work.head_kv = head / params.heads_per_kv;
     work.n = tile.n * kKeyWarpgroups + warpgroup;
-    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
+    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, work);
     visible = tile.m >= work.m_begin && tile.m < work.m_end &&
               score::shows_pair<C.rule>(params.blocks, sequence, head, tile.m * C.block_m, work.n * block_n(C));
   }

@@ -52,7 +52,7 @@ __device__ __forceinline__ bool check_query_gradient(const Params& params, const
 /// Grid: m_blocks * heads * batch; kFinishThreads.
 template <Config C>
 __global__ void __launch_bounds__(kFinishThreads, 1)  // registers for repair_queries()
-    finish_query_gradient(const __grid_constant__ Params params) {
+    finish_query_gradient(const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const auto block = QueryBlock::of<C.rule>(params, blockIdx.x);

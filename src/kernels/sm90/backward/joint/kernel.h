@@ -53,7 +53,8 @@ __device__ __forceinline__ void produce_or_send(const TensorMaps& maps, const Pa
 /// Grid: blocks of keys of all key heads.
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
-    joint_kernel(const __grid_constant__ TensorMaps maps, const __grid_constant__ Params params) {
+    joint_kernel(const __grid_constant__ TensorMaps maps,
+                 const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   static_assert(!C.by_roles);
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);

@@ -40,7 +40,7 @@ struct QueryGradientOrder {
       return {0, 0};
     }
     work.n = n;
-    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
+    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, work);
     return {work.m_begin, work.m_end};
   }
 };

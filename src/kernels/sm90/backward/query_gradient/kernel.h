@@ -246,7 +246,8 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
 /// Grid: (query_tiles / consumer_warpgroups, rounded up) * query heads of this launch.
 template <QueryGradientConfig C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
-    query_gradient(const __grid_constant__ QueryGradientMaps maps, const __grid_constant__ Params params) {
+    query_gradient(const __grid_constant__ QueryGradientMaps maps,
+                   const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<QueryGradientBarriers<C>*>(smem + smem_plan(C).barriers);
   if (threadIdx.x == 0) {

@@ -60,9 +60,10 @@ struct QueryTile : sequence::Sequence {
     if (last < first) {
       return {0, 0};
     }
-    const sequence::KeyBlocks seen =
-        sequence::key_blocks<kScoreTile>(sequence::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
-                                         sequence::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
+    const int first_key = sequence::first_positions<C.rule>(params, sequence).k;
+    const sequence::KeyBlocks seen = sequence::key_blocks<kScoreTile>(
+        sequence::visible_keys<C.rule>(params.visibility, *this, first + diagonal, first_key),
+        sequence::visible_keys<C.rule>(params.visibility, *this, last + diagonal, first_key));
     return {max(seen.begin, params.first_key_block), min(seen.end, params.first_key_block + params.key_blocks)};
   }
 };

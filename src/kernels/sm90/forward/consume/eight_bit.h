@@ -192,7 +192,7 @@ class EightBitLoop : private Rings<C> {
 
   /// Every tile of this CTA.
   __device__ __forceinline__ void run() {
-    Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
+    Scheduler<C> scheduler(params_, schedule_);
     Output o;
     EightBitSoftmax<C> softmax;
     Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());

@@ -19,7 +19,7 @@ class SerialLoop : private Steps<C> {
 
   /// Every tile of this CTA.
   __device__ __forceinline__ void run() {
-    Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
+    Scheduler<C> scheduler(params_, schedule_);
     Output o;
     Operand p;
     Softmax<C> softmax;

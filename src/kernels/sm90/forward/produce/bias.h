@@ -15,11 +15,7 @@ class BiasFeeder {
  public:
   __device__ __forceinline__ BiasFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
                                         unsigned char* smem, Barriers<C>& barriers)
-      : map_(map),
-        params_(params),
-        scheduler_(params.tiles, params.sequences, schedule),
-        smem_(smem + smem_plan(C).bias),
-        barriers_(barriers) {
+      : map_(map), params_(params), scheduler_(params, schedule), smem_(smem + smem_plan(C).bias), barriers_(barriers) {
     for (auto& position : at_) {
       position.parity = 1;
     }

@@ -11,7 +11,7 @@ template <Config C>
 class KeyCursor {
  public:
   __device__ __forceinline__ KeyCursor(const Params& params, const ScheduleOf<C>& schedule)
-      : params_(params), scheduler_(params.tiles, params.sequences, schedule) {}
+      : params_(params), scheduler_(params, schedule) {}
 
   /// On to the next block, of the next tile where this one's are done. False when there is none.
   __device__ __forceinline__ bool next() {

@@ -17,11 +17,7 @@ class QueryFeeder {
  public:
   __device__ __forceinline__ QueryFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
                                          unsigned char* smem, Barriers<C>& barriers)
-      : map_(map),
-        params_(params),
-        scheduler_(params.tiles, params.sequences, schedule),
-        smem_(smem + kPlan.q),
-        barriers_(barriers) {
+      : map_(map), params_(params), scheduler_(params, schedule), smem_(smem + kPlan.q), barriers_(barriers) {
     for (auto& position : at_) {
       position.parity = 1;
     }

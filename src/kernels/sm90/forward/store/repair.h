@@ -29,6 +29,7 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .head = head_of<C>(work, row),
           .query = row / C.packed_heads,
           .head_in_batch = head_in_batch<C>(params, work, row),
+          .first = sequence::first_positions<C.rule>(params, sequence),
           .center = center_of<tiling(C)>(work, row),
           .tree = score::tree_row<C.rule>(params.tree, work, sequence, row / C.packed_heads)};
 }
@@ -82,7 +83,7 @@ __device__ __forceinline__ void recompute(const Params& params, const TileWork& 
 template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const ScheduleOf<C>& schedule, int warpgroup) {
   __syncwarp();
-  Scheduler<C> scheduler(params.tiles, params.sequences, schedule);
+  Scheduler<C> scheduler(params, schedule);
   for (Tile tile; scheduler.next(tile);) {
     const TileWork work = tile_work<C>(params, tile);
     const int first = work.row_of(warpgroup) + warp_of_warpgroup() * kRowsPerWarp;

@@ -52,7 +52,10 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
   const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
           {params.score, work.k.used, transformed_row},
-          {params.score.dropout, {.head = head_in_batch<C>(params, work, row), .query = row}}};
+          {params.score.dropout,
+           {.head = head_in_batch<C>(params, work, row),
+            .query = row,
+            .first = sequence::first_positions<C.rule>(params, work.tile.sequence)}}};
 }
 
 /// The bias of a tile's first block, which is fetched before the block's products are issued; the rules are found under

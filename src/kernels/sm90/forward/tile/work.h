@@ -28,7 +28,8 @@ using ScheduleOf = typename Scheduler<C>::Source;
 /// The keys that a row sees.
 template <Config C>
 __device__ __forceinline__ sequence::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
-  sequence::KeyRange keys = strobe::keys_of<tiling(C)>(params.visibility, work, row);
+  const int first_key = sequence::first_positions<C.rule>(params, work.tile.sequence).k;
+  sequence::KeyRange keys = strobe::keys_of<tiling(C)>(params.visibility, work, row, first_key);
   if constexpr (C.whole_chunks) {
     keys.first = work.first_key;
   }
@@ -44,7 +45,7 @@ __device__ __forceinline__ void keep_inside(sequence::SequenceRows& rows, int se
 
 template <Config C>
 __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& tile) {
-  TileWork work{sequence::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
+  TileWork work{sequence::sequence_of<C.rule>(params, tile.sequence)};
   work.tile = tile;
   work.m_begin = tile.m * block_m(C);
   if constexpr (eight_bit(C) && C.rule.varlen) {
@@ -56,7 +57,8 @@ __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& 
     work.first_key = max(begin, 0);
     work.k.used = max(min(work.k.used, begin + params.visibility.chunk), 0);
   }
-  const sequence::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C));
+  const sequence::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C),
+                                                           sequence::first_positions<C.rule>(params, tile.sequence).k);
   work.n_begin = C.whole_chunks ? min(work.first_key / C.block_n, blocks.end) : blocks.begin;
   work.n_end = blocks.end;
   if constexpr (C.schedule == Schedule::split && C.segment_blocks > 0) {
