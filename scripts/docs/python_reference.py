@@ -13,6 +13,7 @@ MODULES = {
         "EightBitOptions"),
     "strobe.torch": ("ContextParallel", "Shard", "attention", "sdpa", "shard_attention"),
     "strobe.jax": ("attention",),
+    "strobe.jax.context_parallel": ("arrange", "attention", "positions", "restore"),
     "strobe.integrations.transformers": ("register",),
 }  # fmt: skip
 # What a submodule of the same name hides from mkdocstrings.
