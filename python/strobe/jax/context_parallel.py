@@ -71,7 +71,7 @@ def attention(
     fetches the keys and values of all devices; "ring" takes those of one device after the other and merges the results
     in float32, in less memory. JAX differentiates both. Options are those of the whole call, with the same dropout
     seed on every device; a bias has this device's rows and all keys, in their own order, and a sink is whole. Parts are
-    placed by offset_q and offset_k, which the CPU engine has.
+    placed by offset_q and offset_k.
 
     ValueError for another scheme or layout; NotImplementedError for packed sequences, used lengths, masks, block_mask
     and log_length, and with "ring" for row_invariant.

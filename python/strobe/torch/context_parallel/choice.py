@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which scheme a call takes, and which schemes have its options."""
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -10,11 +9,9 @@ from torch import Tensor
 from strobe._option_list import SCORE_NAMES
 from strobe.torch.checks import causal_of
 from strobe.torch.context_parallel.all_to_all import head_shares
-from strobe.torch.context_parallel.keys import KeyCall, Sight, key_plan
 from strobe.torch.context_parallel.layout import Layout
 from strobe.torch.context_parallel.model import CallSize, times
-from strobe.torch.context_parallel.parts import CallOptions, block_size, call_options, has_offsets, is_given
-from strobe.torch.context_parallel.ring import ring_steps
+from strobe.torch.context_parallel.parts import CallOptions, block_size, call_options, is_given
 from strobe.torch.context_parallel.sequences import Sequences
 
 SCHEMES = ("auto", "gather", "all_to_all", "ring")
@@ -48,7 +45,7 @@ def scheme_of(
     whole = call_options(options, sequences.layout, sequences.batched)
     size = size_of(sequences, q, k, v, whole)
     candidates = _AUTOMATIC if scheme == "auto" else (scheme,)
-    refused = {name: _why_not(name, sequences, size, options, given, whole, q) for name in candidates}
+    refused = {name: _why_not(name, sequences, size, options, given) for name in candidates}
     possible = [name for name in candidates if refused[name] is None]
     if not possible:
         raise NotImplementedError(refused[candidates[0]])
@@ -70,8 +67,6 @@ def _why_not(
     size: CallSize,
     options: Mapping[str, Any],
     given: set[str],
-    whole: CallOptions,
-    q: Tensor,
 ) -> str | None:
     """Why a scheme does not have this call, and what to use instead; None if it has."""
     layout = sequences.layout
@@ -83,8 +78,6 @@ def _why_not(
     reason = _why_not_parts(given, causal_of(options), sequences)
     if reason is None and "block_mask" in given:
         reason = _why_not_blocks(block_size(options), layout)
-    if reason is None and q.is_cuda and _has_offsets(scheme, layout, whole):
-        reason = "the gpu engine has no calls on parts of sequences that these options need"
     return None if reason is None else f'{reason} with scheme="{scheme}": give scheme="all_to_all"'
 
 
@@ -115,20 +108,3 @@ def _why_not_blocks(size: int, layout: Layout) -> str | None:
     if starts:
         return f"block_mask is given, and rows of a rank begin at {min(starts)}, no multiple of block_size, {size},"
     return None
-
-
-def _has_offsets(scheme: str, layout: Layout, options: CallOptions) -> bool:
-    """Whether any rank computes parts that offsets place, so that all ranks say the same."""
-    return any(has_offsets(options, call) for call in _calls(scheme, layout, options.sight))
-
-
-@lru_cache(maxsize=256)
-def _calls(scheme: str, layout: Layout, sight: Sight) -> tuple[KeyCall, ...]:
-    """Those of all ranks."""
-
-    def of_rank(rank: int) -> Iterable[KeyCall]:
-        if scheme == "gather":
-            return key_plan(layout, rank, sight).calls
-        return (call for step in ring_steps(layout, rank, sight) for call in step)
-
-    return tuple(call for rank in range(layout.world) for call in of_rank(rank))
