@@ -163,8 +163,8 @@ def timed(rows, ends, options, layouts, schemes):
                         milliseconds(forward(cp.attention, *parts[:3], options)),
                         milliseconds(both(cp.attention, *parts, options)),
                     )
-                except NotImplementedError as error:
-                    results[f"{layout}, {scheme}{way}"] = str(error)
+                except (NotImplementedError, RuntimeError) as error:
+                    results[f"{layout}, {scheme}{way}"] = str(error)[:300]
                     continue
             results[f"{layout}, {scheme}{way}"] = {
                 name: [f"{mine:.3f} ms, {ideal / world / mine:.1%}" for ideal, mine in zip(*of_pass, strict=True)]
@@ -174,21 +174,21 @@ def timed(rows, ends, options, layouts, schemes):
     return results
 
 
-WAYS = ("", ", one group of heads", ", a launch for each run of rows", ", one group, a launch for each run of rows")
+WAYS = ("", ", one group of heads", ", one launch for a rank's rows", ", one group, one launch for a rank's rows")
 
 
 @contextmanager
 def chosen(way):
     """What gather does otherwise, to see what each choice is worth."""
-    kept = gather._HIDDEN_BYTES, launches._can_join
+    kept = gather._HIDDEN_BYTES, launches.JOINED_ON_GPUS
     if way in (WAYS[1], WAYS[3]):
         gather._HIDDEN_BYTES = 1 << 60
     if way in (WAYS[2], WAYS[3]):
-        launches._can_join = lambda *_: False
+        launches.JOINED_ON_GPUS = True
     try:
         yield
     finally:
-        gather._HIDDEN_BYTES, launches._can_join = kept
+        gather._HIDDEN_BYTES, launches.JOINED_ON_GPUS = kept
 
 
 def decode(keys=1 << 20):

@@ -79,7 +79,7 @@ class GatherAttention(torch.autograd.Function):
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         for heads, buffer, transfer in fetched:
             transfer.wait()
-            for launch in call.launches(_plan(call).calls, q.shape[0]):
+            for launch in call.launches(_plan(call).calls, q):
                 k_part, v_part = (launch.keys(x) for x in exchange.part(buffer, k, v))
                 q_part, o_part = (launch.queries(x, heads) for x in (q, o))
                 options = call.options_of(launch, heads, q)
@@ -96,7 +96,7 @@ class GatherAttention(torch.autograd.Function):
         for heads, buffer, transfer in _fetch(call, k, v, _groups_of(call, q, k, v, backward=True)):
             transfer.wait()
             computed: list[Tensor] = []
-            for launch in call.launches(_plan(call).calls, q.shape[0]):
+            for launch in call.launches(_plan(call).calls, q):
                 options = call.options_of(launch, heads, q)
                 computed += parts.compute(launch, heads, options, buffer, launch.queries(dq, heads))
             gradients.exchange(heads, computed)

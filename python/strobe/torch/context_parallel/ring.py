@@ -139,7 +139,7 @@ class RingAttention(torch.autograd.Function):
         merged = {rows: _Merged() for rows in call.layout.rows_of_calls(call.rank)}
         for step, joined in _rounds(call, k, v):
             for part in steps[step]:
-                (launch,) = call.launches([part], q.shape[0])
+                (launch,) = call.launches([part], q)
                 k_part, v_part = (launch.keys(x) for x in exchange.part(joined, k, v))
                 q_part = launch.queries(q, heads)
                 o_part = q.new_empty(output_shape(q_part, v_part))
@@ -149,7 +149,7 @@ class RingAttention(torch.autograd.Function):
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         for part in steps[0]:
-            (launch,), ((o_rows, lse_rows),) = call.launches([part], q.shape[0]), merged[part.rows].parts
+            (launch,), ((o_rows, lse_rows),) = call.launches([part], q), merged[part.rows].parts
             launch.queries(o, heads).copy_(o_rows)
             launch.lse(lse, heads).copy_(lse_rows)
         save(ctx, call, q, k, v, o, lse)
@@ -165,7 +165,7 @@ class RingAttention(torch.autograd.Function):
         for step, joined in _rounds(call, k, v):
             added = torch.zeros(joined.shape, dtype=torch.float32, device=joined.device)
             for part in steps[step]:
-                (launch,) = call.launches([part], q.shape[0])
+                (launch,) = call.launches([part], q)
                 dq = torch.empty_like(launch.queries(q, heads), memory_format=torch.contiguous_format)
                 (gradient,) = parts.compute(launch, heads, _options(call, launch, step, q, heads), joined, dq)
                 launch.queries(total, heads).add_(dq)

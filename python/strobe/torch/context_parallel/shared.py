@@ -33,11 +33,11 @@ class SharedCall:
     def batched(self) -> bool:
         return self.options.batched
 
-    def launches(self, calls: Sequence[KeyCall], batch: int) -> list[Launch]:
-        """As few as compute the calls."""
-        key = (batch, *calls)
+    def launches(self, calls: Sequence[KeyCall], q: Tensor) -> list[Launch]:
+        """Those that compute the calls."""
+        key = (q.shape[0], q.is_cuda, *calls)
         if key not in self.memory:
-            self.memory[key] = launches(self.options, calls, batch)
+            self.memory[key] = launches(self.options, calls, q.shape[0], q.is_cuda)
         return self.memory[key]
 
     def options_of(self, launch: Launch, heads: Heads, q: Tensor) -> dict[str, Any]:
