@@ -10,45 +10,11 @@
 #include <cstring>
 #include <mutex>
 #include <set>
-#include <type_traits>
 
-#include "call/problem_fields.h"
+#include "call/problem_text.h"
 
 namespace strobe::api {
 namespace {
-
-template <class Struct>
-std::string json_of(const Struct& value);
-
-template <class Value>
-std::string json_value(const Value& value) {
-  if constexpr (std::is_same_v<Value, bool> || std::is_integral_v<Value> || std::is_floating_point_v<Value>) {
-    return fmt::format("{}", value);
-  } else if constexpr (std::is_enum_v<Value>) {
-    return fmt::format("\"{}\"", names_of(value)[static_cast<std::size_t>(value)]);
-  } else {
-    return json_of(value);
-  }
-}
-
-template <class Struct>
-std::string json_of(const Struct& value) {
-  const Struct standard;
-  std::string fields;
-  std::apply(
-      [&](const auto&... all) {
-        const auto add = [&](const auto& field) {
-          const auto& mine = value.*(field.member);
-          if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(mine)>, Device>) {
-            if (mine == standard.*(field.member)) return;
-            fields += fmt::format("{}\"{}\": {}", fields.empty() ? "" : ", ", field.name, json_value(mine));
-          }
-        };
-        (add(all), ...);
-      },
-      fields_of(value));
-  return fmt::format("{{{}}}", fields);
-}
 
 /// One call at a time is written, and the same one once.
 class Recorder {
@@ -59,7 +25,7 @@ class Recorder {
   }
 
   void add(const AttentionProblem& problem) {
-    std::string line = recorded_text(problem) + '\n';
+    std::string line = call_text(problem) + '\n';
     const std::lock_guard lock(mutex_);
     if (file_ < 0 || lines_.size() == kMostLines || !lines_.insert(line).second) return;
     // One write: lines of processes that share the file stay whole.
@@ -92,8 +58,6 @@ Recorder* recorder() {
 }
 
 }  // namespace
-
-std::string recorded_text(const AttentionProblem& problem) { return json_of(problem); }
 
 void record(const AttentionProblem& problem) {
   if (Recorder* const wanted = recorder()) wanted->add(problem);
