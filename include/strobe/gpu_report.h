@@ -19,6 +19,7 @@ struct GpuReport {
   std::vector<std::string> installed_packs{};
   std::vector<std::string> compiler{};  // the NVRTC chosen for other kernels and why; then why not each of the others
   std::string cache{};                  // the folder that keeps what is compiled here, or why it cannot be used
+  std::vector<std::string> tuned{};     // for each device: the choices of `strobe tune` that plans take, or why none
 };
 
 /// Opens the driver and looks for NVRTC, as the first call on a GPU does; compiles nothing and allocates nothing.

@@ -12,13 +12,16 @@
 #include <vector>
 
 #include "gpu/call/override.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
 #include "gpu/plan/supported.h"
+#include "gpu/tuned.h"
 
 namespace strobe::gpu {
 namespace {
 
 /// A family whose kernels run on the device.
-struct Candidate {
+struct AskedFamily {
   const Family* family;
   std::string reason;  // why it is asked: for explain()
 };
@@ -30,13 +33,13 @@ Status unknown(std::string_view wanted) {
 }
 
 /// In the order in which they are asked; the Status says why there is none.
-Result<std::vector<Candidate>> candidates(const AttentionProblem& problem, const runtime::CudaDevice& device,
-                                          std::string_view wanted) {
+Result<std::vector<AskedFamily>> candidates(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                            std::string_view wanted) {
   std::string reason =
       fmt::format("{} a GPU of compute capability {}.{}", wanted.empty() ? "the tensors are on" : "wanted, on",
                   device.compute_major, device.compute_minor);
-  std::vector<Candidate> chosen;
-  std::vector<Candidate> last;
+  std::vector<AskedFamily> chosen;
+  std::vector<AskedFamily> last;
   Status status = wanted.empty() ? Status() : unknown(wanted);
   for (const Family* const family : families()) {
     if (!wanted.empty() && family->name() != wanted) continue;
@@ -55,16 +58,29 @@ Result<std::vector<Candidate>> candidates(const AttentionProblem& problem, const
 
 Status ask_families(const AttentionProblem& problem, const runtime::CudaDevice& device, std::string_view wanted,
                     const AskFamily& ask) {
-  const Result<std::vector<Candidate>> asked = candidates(problem, device, wanted);
+  const Result<std::vector<AskedFamily>> asked = candidates(problem, device, wanted);
   if (!asked.ok()) return asked.status();
   Status lacking;
-  for (const Candidate& candidate : *asked) {
+  for (const AskedFamily& candidate : *asked) {
     Status status = ask(*candidate.family, lacking.ok() ? candidate.reason : lacking.message());
     // Others than what kernels lack are errors of the machine.
     if (status.ok() || status.code() != StatusCode::unsupported) return status;
     if (lacking.ok()) lacking = std::move(status);
   }
   return lacking;
+}
+
+AttentionProblem planned_problem(AttentionProblem problem) {
+  problem = without_idle_softcap(problem);
+  return problem.pass == Pass::backward ? without_headless_queries(problem) : problem;
+}
+
+runtime::CudaDevice described_device(const std::string& name, const DeviceShape& shape) {
+  runtime::CudaDevice device;
+  device.name = name;
+  device.compute_major = shape.compute_major;
+  device.compute_minor = shape.compute_minor;
+  return device;
 }
 
 engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
@@ -75,6 +91,7 @@ engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const 
                            .device = device,
                            .shape = overridden(shape_of(device)),
                            .family = family.name(),
+                           .choice = overridden(tuned_choice(family.name(), problem, device)),
                            .reason = reason});
     return call->ok() ? Status() : call->status();
   });

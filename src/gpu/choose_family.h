@@ -23,6 +23,12 @@ using AskFamily = std::function<Status(const Family& family, const std::string& 
 Status ask_families(const AttentionProblem& problem, const runtime::CudaDevice& device, std::string_view wanted,
                     const AskFamily& ask);
 
+/// The problem as families plan it: without what changes nothing.
+AttentionProblem planned_problem(AttentionProblem problem);
+
+/// What choosing a family needs to know of a device that need not be there.
+runtime::CudaDevice described_device(const std::string& name, const DeviceShape& shape);
+
 /// The plan of the first family that has one.
 engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                          std::string_view wanted, FamilyPlan plan);

@@ -6,25 +6,30 @@
 
 #include "gpu/choose_family.h"
 #include "gpu/engine.h"
-#include "gpu/params/score.h"
-#include "gpu/plan/backward_plan.h"
+#include "gpu/tuned.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc_choice.h"
 
 namespace strobe::gpu {
+namespace {
+
+/// What this machine's first GPU has tuned, if it is the device of that name.
+Choice choice_here(std::string_view family, const AttentionProblem& problem, const std::string& name) {
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(0);
+  if (!device.ok() || (*device)->name != name) return {};
+  return tuned_choice(family, problem, **device).choice;
+}
+
+}  // namespace
 
 Result<std::vector<runtime::Variant>> kernels_of(const AttentionProblem& problem, const std::string& name,
                                                  const DeviceShape& shape) {
   if (problem.pass == Pass::jvp) return engine().plan_jvp(problem, {}).status();  // it has none
-  runtime::CudaDevice device;
-  device.name = name;
-  device.compute_major = shape.compute_major;
-  device.compute_minor = shape.compute_minor;
-  AttentionProblem planned = without_idle_softcap(problem);
-  if (planned.pass == Pass::backward) planned = without_headless_queries(planned);
+  const AttentionProblem planned = planned_problem(problem);
+  const runtime::CudaDevice device = described_device(name, shape);
   PackList list;
   const Status status = ask_families(planned, device, {}, [&](const Family& family, const std::string&) {
-    return family.list_kernels(planned, shape, list);
+    return family.list_kernels(planned, shape, choice_here(family.name(), planned, name), list);
   });
   if (!status.ok()) return status;
   std::vector<runtime::Variant> kernels;

@@ -7,8 +7,6 @@
 #include "gpu/auxiliary/merge.h"
 #include "gpu/auxiliary/quantize.h"
 #include "gpu/choose_family.h"
-#include "gpu/params/score.h"
-#include "gpu/plan/backward_plan.h"
 #include "gpu/plan/supported.h"
 #include "gpu/read_back.h"
 
@@ -17,7 +15,8 @@ namespace {
 
 engine::PlannedCallResult planned(const AttentionProblem& problem, const Execution& execution, FamilyPlan plan) {
   const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(problem.device.index);
-  return gpu.ok() ? plan_by_family(problem, **gpu, engine::wanted_kernels(execution), plan) : gpu.status();
+  return gpu.ok() ? plan_by_family(planned_problem(problem), **gpu, engine::wanted_kernels(execution), plan)
+                  : gpu.status();
 }
 
 class GpuEngine final : public engine::Implementation {
@@ -38,11 +37,11 @@ class GpuEngine final : public engine::Implementation {
   }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const override {
-    return planned(without_idle_softcap(problem), execution, &Family::plan_forward);
+    return planned(problem, execution, &Family::plan_forward);
   }
 
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
-    return planned(without_headless_queries(without_idle_softcap(problem)), execution, &Family::plan_backward);
+    return planned(problem, execution, &Family::plan_backward);
   }
 
   Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,

@@ -4,9 +4,11 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "engine/engine.h"
 #include "gpu/call/request.h"
+#include "gpu/plan/candidates.h"
 #include "gpu/variant/pack_list.h"
 
 namespace strobe::gpu {
@@ -34,9 +36,14 @@ class Family {
   virtual engine::PlannedCallResult plan_forward(const Request& request) const = 0;
   virtual engine::PlannedCallResult plan_backward(const Request& request) const = 0;
 
-  /// Adds the kernels that a plan for the problem's pass would load on a device of that shape, or is unsupported as the
-  /// plan is.
-  virtual Status list_kernels(const AttentionProblem& problem, const DeviceShape& shape, PackList& list) const = 0;
+  /// Adds the kernels that a plan with that choice for the problem's pass would load on a device of that shape, or is
+  /// unsupported as the plan is.
+  virtual Status list_kernels(const AttentionProblem& problem, const DeviceShape& shape, const Choice& choice,
+                              PackList& list) const = 0;
+
+  /// What a tune may choose for a problem of that pass, the rule first; unsupported as the plan is.
+  virtual Result<std::vector<Candidate>> candidates(const AttentionProblem& problem,
+                                                    const DeviceShape& shape) const = 0;
 
  protected:
   ~Family() = default;  // families live as long as the program

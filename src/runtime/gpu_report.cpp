@@ -7,6 +7,7 @@
 #include "runtime/device.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc_choice.h"
+#include "runtime/tuned_table.h"
 
 namespace strobe {
 namespace {
@@ -53,6 +54,7 @@ GpuReport gpu_report() {
     for (int index = 0; count.ok() && index < *count; ++index) {
       const Result<const CudaDevice*> device = cuda_device(index);
       report.devices.push_back(device.ok() ? describe(**device) : device.status().message());
+      if (device.ok()) report.tuned.push_back(tuned_choices(**device).note);
       if (device.ok() && target.architecture.empty()) {
         target.architecture = fmt::format("sm_{}0", (*device)->compute_major);
       }

@@ -74,9 +74,10 @@ class Backward final : public gpu::BackwardCall {
 }  // namespace
 
 engine::PlannedCallResult plan_backward(const gpu::Request& request) {
-  const Result<backward::Config> config = backward_config(request.problem, request.shape);
+  const Result<backward::Config> config = backward_config(request.problem, request.shape, request.choice.choice);
   if (!config.ok()) return config.status();
-  const BackwardPlan plan = backward_plan(request.problem, request.shape, gpu::overridden(*config));
+  const BackwardPlan plan =
+      backward_plan(request.problem, request.shape, gpu::overridden(*config), request.choice.choice);
   BackwardKernels kernels;
   gpu::FindKernels find(request.device);
   for_each_kernel(request.problem, request.shape, plan, kernels, find);

@@ -108,21 +108,18 @@ int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim) {
   return head_dim <= 64 ? 64 : 128;
 }
 
-/// The first that fits. The last one of a head_dim does always.
-void choose_tiles(backward::Config& config, const DeviceShape& shape) {
-  const int widest = std::max(config.head_dim, config.head_dim_v);
-  const int head_dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
-  const int element_bytes = bytes_of(config.rule.element);
-  for (const BackwardTiles& tiles : kBackwardTiles) {
-    if (tiles.head_dim != head_dim || tiles.element_bytes != element_bytes) continue;
-    config = with(config, tiles);
-    if (fits(config, shape)) return;
-  }
+/// The fastest that fits, or what is asked for. The last one of a head_dim does always.
+backward::Config choose_tiles(const backward::Config& config, const DeviceShape& shape, const gpu::Choice& choice) {
+  const std::vector<backward::Config> choices = tile_choices(config, shape);
+  const auto wanted = std::ranges::find_if(
+      choices, [&](const backward::Config& c) { return choice.wants(c.block_m, block_n(c), c.ctas_per_sm); });
+  return wanted == choices.end() ? choices.front() : *wanted;
 }
 
 /// Key heads that are in flight at once: as many as fit in L2; under a causal mask enough for the short items to fill
 /// up behind the long ones.
-int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                  int wanted) {
   constexpr std::int64_t kSumBytes = sizeof(float);
   std::int64_t section = gpu::key_heads_in_l2(problem, shape, kSumBytes * problem.head_dim);
   if (config.rule.mask_right && !config.rule.mask_left) {
@@ -131,6 +128,7 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
                                                           gpu::backward_blocks(problem.seqlen_k, block_n(config)));
     section = std::max(section, in_rounds);
   }
+  if (wanted > 0) section = wanted;
   return static_cast<int>(
       std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, gpu::backward_key_heads(problem))));
 }
@@ -147,14 +145,15 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
 
 }  // namespace
 
-Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape) {
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                         const gpu::Choice& choice) {
   if (Status status = check_supported(problem); !status.ok()) return status;
   backward::Config config;
   config.rule = backward_rule(problem);
   config.head_dim = backward_head_dim(problem, problem.head_dim);
   config.head_dim_v = backward_head_dim(problem, problem.head_dim_v);
   config.ordered = problem.deterministic;
-  choose_tiles(config, shape);
+  config = choose_tiles(config, shape, choice);
   const std::int64_t m_blocks = gpu::backward_blocks(problem.seqlen_q, config.block_m);
   const std::int64_t n_blocks = gpu::backward_blocks(problem.seqlen_k, block_n(config));
   const std::int64_t sequences = gpu::backward_batch(problem);
@@ -168,14 +167,30 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   return config;
 }
 
-BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+std::vector<backward::Config> tile_choices(const backward::Config& config, const DeviceShape& shape) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  const int head_dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
+  const int element_bytes = bytes_of(config.rule.element);
+  std::vector<backward::Config> choices;
+  backward::Config last = config;
+  for (const BackwardTiles& tiles : kBackwardTiles) {
+    if (tiles.head_dim != head_dim || tiles.element_bytes != element_bytes) continue;
+    last = with(config, tiles);
+    if (fits(last, shape)) choices.push_back(last);
+  }
+  if (choices.empty()) choices.push_back(last);
+  return choices;
+}
+
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const gpu::Choice& choice) {
   BackwardPlan plan;
   plan.config = config;
   plan.prepare = gpu::prepare_config(problem, config.rule);
   BackwardParams& params = plan.params;
   params = gpu::planned_params(problem, config.block_m, block_n(config));
   params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
-  params.section_heads = section_heads(problem, shape, config);
+  params.section_heads = section_heads(problem, shape, config, choice.section_heads);
   const bool has_queries = problem.total_q > 0 && problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;
   plan.items = (Checked(gpu::backward_key_heads(problem)) * params.n_blocks).value<int>();
@@ -196,6 +211,7 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
                        : std::string("pipeline      one stage of Q and dO, which arrive under dQ's product\n");
   text +=
       fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
+  if (plan.items > 0) text += gpu::explain_sections(problem, plan.params.section_heads, 1);
   text += c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                     : "dQ            sums in float32 that blocks of keys add to in any order\n";
   text += fmt::format("launches      {}\n", plan.items == 0 ? 0 : plan.query_blocks == 0 ? 1 : 3);

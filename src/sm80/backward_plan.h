@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "call/problem.h"
 #include "gpu/plan/backward_workspace.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
 #include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/score/backward_params.h"
@@ -36,10 +38,16 @@ struct BackwardPlan {
 };
 
 /// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
-Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape);
+/// With the tiles that `choice` asks for, where they fit.
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                         const gpu::Choice& choice = {});
+
+/// `config` with each of the tiles that a choice may ask for: those that fit the device, the fastest first.
+std::vector<backward::Config> tile_choices(const backward::Config& config, const DeviceShape& shape);
 
 /// The plan of a variant that fits the problem.
-BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config);
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const gpu::Choice& choice = {});
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan);

@@ -3,6 +3,7 @@
 
 #include "gpu/plan/supported.h"
 #include "sm80/backward.h"
+#include "sm80/candidates.h"
 #include "sm80/forward.h"
 #include "sm80/list_kernels.h"
 
@@ -27,9 +28,14 @@ class Sm80 final : public gpu::Family {
     return sm80::plan_backward(request);
   }
 
-  Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+  Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, const gpu::Choice& choice,
                       gpu::PackList& list) const override {
-    return sm80::list_kernels(problem, shape, list);
+    return sm80::list_kernels(problem, shape, choice, list);
+  }
+
+  Result<std::vector<gpu::Candidate>> candidates(const AttentionProblem& problem,
+                                                 const gpu::DeviceShape& shape) const override {
+    return sm80::candidates(problem, shape);
   }
 };
 

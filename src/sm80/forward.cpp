@@ -57,10 +57,10 @@ class Forward final : public gpu::ForwardCall {
 }  // namespace
 
 engine::PlannedCallResult plan_forward(const gpu::Request& request) {
-  const Result<forward::Config> chosen = forward_config(request.problem, request.shape);
+  const Result<forward::Config> chosen = forward_config(request.problem, request.shape, request.choice.choice);
   if (!chosen.ok()) return chosen.status();
   const forward::Config config = gpu::overridden(*chosen);
-  const ForwardPlan plan = forward_plan(request.problem, request.shape, config);
+  const ForwardPlan plan = forward_plan(request.problem, request.shape, config, request.choice.choice);
   gpu::ForwardLaunch launch;
   launch.workers = plan.workers;
   launch.threads = threads_per_block(config);

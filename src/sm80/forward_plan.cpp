@@ -62,15 +62,17 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 }
 
 /// 0: the keys of a tile are one CTA's.
-int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape,
+                          const gpu::Choice& choice) {
   const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * problem.batch * heads_of(problem, config)).value();
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
-                            gpu::most_visible_keys(problem, config.rule));
+                            gpu::most_visible_keys(problem, config.rule), choice.split_ctas);
 }
 
 }  // namespace
 
-Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                       const gpu::Choice& choice) {
   if (Status status = check_supported(problem); !status.ok()) return status;
   forward::Config config{.rule = gpu::score_rule(problem)};
   config.head_dim = compiled_head_dim(problem.head_dim);
@@ -80,10 +82,10 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.entries = problem.has_cache_batch_idx;
   if (problem.stored.given()) config.stored = gpu::element_of(problem.stored.dtype);
   config.schedule = Schedule::split;
-  choose_tiles(config, problem, shape);
-  if (workers_of_split_keys(problem, config, shape) == 0) {
+  choose_tiles(config, problem, shape, choice);
+  if (workers_of_split_keys(problem, config, shape, choice) == 0) {
     config.schedule = Schedule::rounds;
-    choose_tiles(config, problem, shape);
+    choose_tiles(config, problem, shape, choice);
   }
   const std::int64_t tiles =
       (Checked(m_tiles_of(problem, config)) * sequences_of(problem) * heads_of(problem, config)).value();
@@ -94,7 +96,8 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   return config;
 }
 
-ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
+                         const gpu::Choice& choice) {
   ForwardPlan plan;
   plan.config = config;
   const int heads = (Checked(sequences_of(problem)) * heads_of(problem, config)).value<int>();
@@ -102,7 +105,8 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   forward::TileOrder& order = plan.order;
   order.heads = static_cast<int>(heads_of(problem, config));
   order.m_tiles = static_cast<int>(m_tiles_of(problem, config));
-  order.section_heads = section_heads(problem, shape, config);
+  order.section_heads =
+      choice.section_heads > 0 ? std::min(choice.section_heads, heads) : section_heads(problem, shape, config);
   order.full_sections = heads / order.section_heads;
   order.by_section = Divisor::of((Checked(order.section_heads) * order.m_tiles).value<int>());
   order.by_heads = Divisor::of(order.heads);
@@ -110,7 +114,7 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   order.by_last = Divisor::of(std::max(1, heads % order.section_heads));
   plan.tiles = plan.workers = (Checked(heads) * order.m_tiles).value<int>();
   if (splits(config)) {
-    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
+    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape, choice));
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles, plan.workers);
   }
   if (folds(config)) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "call/problem.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
 #include "gpu/plan/few_queries.h"
 #include "kernels/sm80/forward/config.h"
@@ -29,10 +30,13 @@ struct ForwardPlan {
 constexpr std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
 /// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
-Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
+/// With the tiles and the split that `choice` asks for, where they may be.
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                       const gpu::Choice& choice = {});
 
 /// The plan of a variant that fits the problem.
-ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config);
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
+                         const gpu::Choice& choice = {});
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);

@@ -186,8 +186,30 @@ std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& con
   return (Checked(problem.seqlen_q) * config.packed_heads).value();
 }
 
-void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+std::vector<forward::Config> tile_choices(const forward::Config& config, const AttentionProblem& problem,
+                                          const DeviceShape& shape) {
+  std::vector<forward::Config> choices;
+  if (config.rule.row_invariant) return choices;
+  for (const Tiles& tiles : tiles_of(problem, config)) {
+    const forward::Config chosen = with(config, tiles);
+    const auto same = [&](const forward::Config& known) {
+      return block_m(known) == block_m(chosen) && known.block_n == chosen.block_n &&
+             known.ctas_per_sm == chosen.ctas_per_sm;
+    };
+    if (fits(chosen, shape) && std::ranges::none_of(choices, same)) choices.push_back(chosen);
+  }
+  return choices;
+}
+
+void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape,
+                  const gpu::Choice& choice) {
   if (config.rule.row_invariant) return choose_row_invariant_tiles(config, problem, shape);
+  for (const forward::Config& tiles :
+       choice.has_tiles() ? tile_choices(config, problem, shape) : std::vector<forward::Config>()) {
+    if (!choice.wants(block_m(tiles), tiles.block_n, tiles.ctas_per_sm)) continue;
+    config = tiles;
+    return;
+  }
   for (const Tiles& tiles : tiles_of(problem, config)) {
     if (converts(config)) {  // blocks of half the bytes: more of them are as many on their way
       Tiles deeper = tiles;

@@ -16,7 +16,7 @@ constexpr gpu::DeviceShape kL40 = gpu::device_named("L40S");
 /// Calls that the kernels lack are left out: they need none.
 void add(AttentionProblem problem, Pass pass, const gpu::DeviceShape& shape, gpu::PackList& list) {
   problem.pass = pass;
-  static_cast<void>(list_kernels(problem, shape, list));
+  static_cast<void>(list_kernels(problem, shape, {}, list));
 }
 
 /// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous, in 8 bits or in pages; on

@@ -180,7 +180,8 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const backwa
   const backward::Config config = gpu::overridden(chosen);
   const BackwardChoices choices{
       .limits = gpu::overridden(ScoreGradientLimits{}),
-      .heads = gpu::overridden(part_heads(request.problem, request.shape, config)),
+      .heads = gpu::overridden(part_heads(request.problem, request.shape, config, request.choice.choice.part_heads)),
+      .section_heads = request.choice.choice.section_heads,
   };
   BackwardPlan plan = backward_plan(request.problem, request.shape, config, choices);
   BackwardKernels kernels;
@@ -194,7 +195,7 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const backwa
 }  // namespace
 
 engine::PlannedCallResult plan_backward(const gpu::Request& request) {
-  const Result<backward::Config> config = backward_config(request.problem);
+  const Result<backward::Config> config = backward_config(request.problem, request.choice.choice);
   if (!config.ok()) return config.status();
   return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, *config), *config,
                                   [&](const backward::Config& chosen) { return plan_variant(request, chosen); });

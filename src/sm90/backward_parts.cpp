@@ -89,10 +89,13 @@ bool takes_parts(const AttentionProblem& problem, const backward::Config& config
   return (items * gpu::backward_batch(problem)).at_most(gpu::kMaxInt);
 }
 
-PartHeads part_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape, const backward::Config& config) {
+PartHeads part_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape, const backward::Config& config,
+                     int wanted) {
   const std::int64_t all = group_size(problem);
+  if (!takes_parts(problem, config)) return {all};
+  if (wanted > 0 && wanted <= all && (!config.ordered || all % wanted == 0)) return {wanted};
   // Windows were not measured. Without query or key rows nothing is computed.
-  if (!takes_parts(problem, config) || config.rule.mask_left || problem.total_k == 0) return {all};
+  if (config.rule.mask_left || problem.total_k == 0) return {all};
   const ListSchedule schedule(problem, shape, config);
   const std::int64_t most = most_heads(problem, shape, config);
   std::int64_t chosen = 0;

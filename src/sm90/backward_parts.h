@@ -20,8 +20,9 @@ struct PartHeads {
 /// and not without queries.
 bool takes_parts(const AttentionProblem& problem, const backward::Config& config);
 
-/// The planner's choice.
-PartHeads part_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape, const backward::Config& config);
+/// The planner's choice. `wanted` heads, if that is not 0 and a part of so many may be.
+PartHeads part_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape, const backward::Config& config,
+                     int wanted = 0);
 
 /// As many as that where the problem takes parts, else all.
 PartHeads fitting_heads(const AttentionProblem& problem, const backward::Config& config, PartHeads wanted);

@@ -25,13 +25,26 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
   return rule;
 }
 
-/// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
-/// and at 128 under a causal mask blocks of short sequences wait for each other too long. log: bwd-sections-ordered-d64
-bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
+/// Whether the joint design has registers for these where the same bits are wanted every time.
+bool can_order_sums(const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (rule.alibi) return false;
-  if (!rule.mask_right) return !rule.varlen;
-  return config.head_dim <= 64 || (!rule.varlen && problem.seqlen_k >= kLongCausal);
+  return !rule.alibi && (!rule.varlen || (rule.mask_right && config.head_dim <= 64));
+}
+
+/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long.
+/// log: bwd-sections-ordered-d64
+bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
+  const bool waits_long = config.rule.mask_right && config.head_dim > 64 && problem.seqlen_k < kLongCausal;
+  return can_order_sums(config) && !waits_long;
+}
+
+/// What the problem asks for, before its tiles.
+backward::Config call_config(const AttentionProblem& problem) {
+  backward::Config config;
+  config.rule = backward_rule(problem);
+  config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
+  config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
+  return config;
 }
 
 /// A way to cut a CTA's work.
@@ -70,24 +83,31 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles, bool 
   return config;
 }
 
-/// Whether these tiles serve the problem, and fit registers and shared memory.
-bool takes(const AttentionProblem& problem, const backward::Config& config, const BackwardTiles& tiles) {
+/// Whether these tiles serve the problem, and fit registers and shared memory. `asked_for`: where the same bits are
+/// wanted, however long blocks of keys wait for each other.
+bool takes(const AttentionProblem& problem, const backward::Config& config, const BackwardTiles& tiles,
+           bool asked_for) {
   const ScoreRule& rule = config.rule;
   if (std::max(config.head_dim, config.head_dim_v) > tiles.most_head_dim) return false;
   if (rule.block_mask % tiles.block_m != 0) return false;
   if (!tiles.by_roles) {
     if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v)) return false;
-    if (problem.deterministic && !orders_sums(problem, config)) return false;
+    if (problem.deterministic && !(asked_for ? can_order_sums(config) : orders_sums(problem, config))) return false;
   }
   return smem_plan(config).total_bytes <= kMaxSmemBytes;
 }
 
-/// The first candidate that takes the problem. The last one takes all that the engine does.
-backward::Config choose_tiles(const AttentionProblem& problem, const backward::Config& config) {
+/// The first candidate that takes the problem, or the one that is asked for. The last one takes all that the engine
+/// does.
+backward::Config choose_tiles(const AttentionProblem& problem, const backward::Config& config,
+                              const gpu::Choice& choice) {
+  for (const backward::Config& tiles : choice.has_tiles() ? tile_choices(problem) : std::vector<backward::Config>()) {
+    if (choice.wants(tiles.block_m, block_n(tiles), 1)) return tiles;
+  }
   backward::Config chosen = config;
   for (const BackwardTiles& tiles : kBackwardTiles) {
     chosen = with(config, tiles, problem.deterministic);
-    if (takes(problem, chosen, tiles)) break;
+    if (takes(problem, chosen, tiles, false)) break;
   }
   return chosen;
 }
@@ -188,13 +208,9 @@ constexpr BiasStages kBiasStages[] = {{2, 2, 2}, {2, 1, 2}, {2, 1, 1}};
 
 }  // namespace
 
-Result<backward::Config> backward_config(const AttentionProblem& problem) {
+Result<backward::Config> backward_config(const AttentionProblem& problem, const gpu::Choice& choice) {
   if (Status status = check_supported(problem); !status.ok()) return status;
-  backward::Config config;
-  config.rule = backward_rule(problem);
-  config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
-  config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
-  config = choose_tiles(problem, config);
+  const backward::Config config = choose_tiles(problem, call_config(problem), choice);
   for (const auto& [blocks, rows, what] :
        {std::tuple{Checked(gpu::backward_blocks(problem.seqlen_q, config.block_m)) * problem.heads_q, config.block_m,
                    "query"},
@@ -214,6 +230,19 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
     }
   }
   return config;
+}
+
+std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
+  const backward::Config call = call_config(problem);
+  std::vector<backward::Config> choices;
+  bool has_joint = false;  // the joint design has one way for each head_dim
+  for (const BackwardTiles& tiles : kBackwardTiles) {
+    const backward::Config config = with(call, tiles, problem.deterministic);
+    if (!takes(problem, config, tiles, true) || (has_joint && !tiles.by_roles)) continue;
+    has_joint = has_joint || !tiles.by_roles;
+    choices.push_back(config);
+  }
+  return choices;
 }
 
 std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {
@@ -244,8 +273,12 @@ backward::Config query_sums_config(backward::Config config) {
   return config;
 }
 
-BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
-  return backward_plan(problem, shape, config, {.limits = {}, .heads = part_heads(problem, shape, config)});
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const gpu::Choice& choice) {
+  return backward_plan(problem, shape, config,
+                       BackwardChoices{.limits = {},
+                                       .heads = part_heads(problem, shape, config, choice.part_heads),
+                                       .section_heads = choice.section_heads});
 }
 
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
@@ -261,8 +294,8 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
   const PartHeads part = fitting_heads(problem, config, choices.heads);
   set_parts(problem, part, plan);
-  params.section_heads =
-      static_cast<int>(section_heads(with_parts_as_heads(problem, part), shape, config, params.n_blocks));
+  params.section_heads = static_cast<int>(
+      section_heads(with_parts_as_heads(problem, part), shape, config, params.n_blocks, choices.section_heads));
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, choices.limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
   plan.finishes = finishes(problem, config);
@@ -280,6 +313,7 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
           : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                       : "dQ            sums in float32 that blocks of keys add to in any order\n";
+  if (!plan.launches.empty()) text += gpu::explain_sections(problem, plan.params.section_heads, plan.params.key_parts);
   if (c.alternates) text += "order         every second section of items begins with its shortest\n";
   if (problem.wants_d_bias) {
     text += c.dp_ahead ? "d_bias        dP's product runs under the softmax\n"

@@ -9,6 +9,7 @@
 
 #include "call/problem.h"
 #include "gpu/plan/backward_workspace.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
 #include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/sm90/backward/config.h"
@@ -60,7 +61,11 @@ struct BackwardPlan {
 };
 
 /// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
-Result<backward::Config> backward_config(const AttentionProblem& problem);
+/// With the tiles that `choice` asks for, where they serve the problem.
+Result<backward::Config> backward_config(const AttentionProblem& problem, const gpu::Choice& choice = {});
+
+/// The variants of all tiles that `choice` may ask for.
+std::vector<backward::Config> tile_choices(const AttentionProblem& problem);
 
 /// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
 /// one for this problem.
@@ -76,12 +81,14 @@ backward::Config query_sums_config(backward::Config config);
 struct BackwardChoices {
   ScoreGradientLimits limits;
   PartHeads heads;
+  int section_heads = 0;  // 0: as the rule says
 };
 
 /// The plan of a variant that fits the problem.
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
                            const BackwardChoices& choices);
-BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config);
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const gpu::Choice& choice = {});
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const BackwardPlan& plan);

@@ -13,6 +13,12 @@ namespace {
 
 using gpu::DeviceShape;
 
+/// Of heads that were measured in flight on 132 multiprocessors: as many for each.
+std::int64_t heads_for(const DeviceShape& shape, std::int64_t measured) {
+  constexpr std::int64_t kMeasured = 132;
+  return std::max<std::int64_t>(1, (measured * shape.multiprocessors + kMeasured / 2) / kMeasured);
+}
+
 std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
   return gpu::key_heads_in_l2(problem, shape, sum_bytes(problem, config));
 }
@@ -50,7 +56,7 @@ std::int64_t grouped_causal_section(const AttentionProblem& problem, const Devic
 std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
                             std::int64_t key_blocks) {
   if (heads_per_key_head(problem) > 1) return grouped_causal_section(problem, shape, config, key_blocks);
-  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), 8, 16);
+  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), heads_for(shape, 8), heads_for(shape, 16));
 }
 
 /// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
@@ -58,15 +64,15 @@ std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& 
 std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
   const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * config.head_dim / 64;
   return std::min(bytes / gpu::key_head_bytes(problem, sum_bytes(problem, config)),
-                  12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
+                  heads_for(shape, 12) / std::max<std::int64_t>(1, heads_per_key_head(problem)));
 }
 
 /// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
 /// log: bwd-sections-roles
 std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
-  constexpr std::int64_t kMost = 8;
-  if (config.rule.mask_right) return kMost;
-  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), kMost / 2, kMost);
+  const std::int64_t most = heads_for(shape, 8);
+  if (config.rule.mask_right) return most;
+  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), heads_for(shape, 4), most);
 }
 
 /// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
@@ -75,8 +81,8 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
 std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape,
                              const backward::Config& config) {
   const bool long_causal = config.alternates && problem.seqlen_k >= kLongCausal;
-  if (long_causal) return config.head_dim <= 64 ? 8 : 64;
-  const std::int64_t least = config.rule.mask_right ? 1 : 4;
+  if (long_causal) return heads_for(shape, config.head_dim <= 64 ? 8 : 64);
+  const std::int64_t least = config.rule.mask_right ? 1 : heads_for(shape, 4);
   return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, config));
 }
 
@@ -88,10 +94,12 @@ std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& 
 
 // Windows and, by roles, grouped heads and packed sequences were not measured; nor were packed ones without a mask.
 std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
-                           std::int64_t key_blocks) {
+                           std::int64_t key_blocks, int wanted) {
   const ScoreRule& rule = config.rule;
   std::int64_t section = heads_in_l2(problem, shape, config);
-  if (config.ordered) {
+  if (wanted > 0) {
+    section = wanted;
+  } else if (config.ordered) {
     section = ordered_section(problem, shape, config);
   } else if (config.by_roles) {
     const bool is_measured = !rule.mask_left && !rule.varlen && heads_per_key_head(problem) == 1;

@@ -19,8 +19,8 @@ inline constexpr std::int64_t kLongCausal = 8192;
 std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& config);
 
 /// Key heads that are in flight at once, at least one: few enough for what they read and add to to stay in L2, enough
-/// for every multiprocessor to have work. `key_blocks`: of the longest sequence.
+/// for every multiprocessor to have work. `key_blocks`: of the longest sequence. `wanted` heads, if that is not 0.
 std::int64_t section_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape,
-                           const backward::Config& config, std::int64_t key_blocks);
+                           const backward::Config& config, std::int64_t key_blocks, int wanted = 0);
 
 }  // namespace strobe::sm90

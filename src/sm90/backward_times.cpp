@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 
 #include "gpu/plan/backward_plan.h"
 #include "kernels/math/hi_lo.h"
 #include "sm90/backward_sections.h"
+#include "sm90/order_simulation.h"
 #include "sm90/times.h"
 
 namespace strobe::sm90 {
@@ -13,7 +15,7 @@ constexpr double kFloat = 4.0;  // bytes
 constexpr double kHalf = 2.0;   // of an element
 // log: predicted-times
 constexpr double kAloneExponentials = 0.5;
-constexpr double kAloneOrdered = 0.75;  // blocks of keys wait for each other
+constexpr double kAloneOrdered = 0.75;  // blocks of keys wait for each other; by roles, warpgroups do
 
 /// Operands of S and dP, and of dV and dK, whose other operand is in registers, of both warpgroups; dS; and dQ, by
 /// parts. The producer writes Q and dO.
@@ -96,6 +98,17 @@ double seconds_around(const AttentionProblem& problem, const DeviceShape& shape,
   return seconds;
 }
 
+/// Where there are too many items to simulate.
+double last_steps_of(const AttentionProblem& mean, const DeviceShape& shape, const BackwardPlan& plan, double all_steps,
+                     double longest) {
+  const backward::Config& c = plan.config;
+  const backward::Params& params = plan.params;
+  const double items = static_cast<double>(std::max<std::int64_t>(1, mean.batch)) * params.heads_kv * params.key_parts *
+                       static_cast<double>(gpu::backward_blocks(mean.seqlen_k, block_n(c)));
+  const double overhead = item_overhead(c, c.shares_keys);
+  return gpu::last_steps(items, all_steps + items * overhead, params.part_heads * longest + overhead, shape);
+}
+
 /// What is read and written once, with the sums of items that share keys, and dS by roles.
 double bytes_once(const AttentionProblem& problem, const BackwardPlan& plan, double all_steps) {
   const backward::Config& c = plan.config;
@@ -117,17 +130,17 @@ gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShap
   const backward::Params& params = plan.params;
   const double batch = static_cast<double>(std::max<std::int64_t>(1, problem.batch));
   const double all_steps = steps.all * batch * params.heads;
-  const double items =
-      batch * params.heads_kv * params.key_parts * static_cast<double>(gpu::backward_blocks(mean.seqlen_k, block_n(c)));
-  const double overhead = item_overhead(c, c.shares_keys);
+  const std::optional<SimulatedOrder> order = simulate_order(mean, shape, plan, query_bytes(problem, c));
   work.step = backward_step(c);
-  work.steps =
-      gpu::last_steps(items, all_steps + items * overhead, params.part_heads * steps.longest + overhead, shape);
-  work.memory_bytes = bytes_once(problem, plan, all_steps) + bytes_again(mean, shape, plan, all_steps);
+  work.steps = order.has_value() ? order->steps : last_steps_of(mean, shape, plan, all_steps, steps.longest);
+  // In any order items drift apart further than their numbers of steps say.
+  double again = order.has_value() ? (order->read_rows - gpu::query_rows(problem)) * query_bytes(problem, c) : 0.0;
+  if (!c.ordered || !order.has_value()) again = std::max(again, bytes_again(mean, shape, plan, all_steps));
+  work.memory_bytes = bytes_once(problem, plan, all_steps) + std::max(0.0, again);
   work.around_seconds = seconds_around(problem, shape, plan, all_steps);
   const auto launches = static_cast<int>(plan.launches.size());
   work.launches = 2 + launches * (plan.finishes ? 2 : 1) + int{c.shares_keys};
-  work.alone_exponentials = c.ordered ? kAloneOrdered : kAloneExponentials;
+  work.alone_exponentials = c.ordered || c.by_roles ? kAloneOrdered : kAloneExponentials;
   work.assumes = gpu::assumption(problem);
   return work;
 }

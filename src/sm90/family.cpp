@@ -5,6 +5,7 @@
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/config.h"
 #include "sm90/backward.h"
+#include "sm90/candidates.h"
 #include "sm90/few_rows.h"
 #include "sm90/forward.h"
 #include "sm90/list_kernels.h"
@@ -41,9 +42,14 @@ class Sm90 final : public gpu::Family {
     return sm90::plan_backward(request);
   }
 
-  Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+  Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, const gpu::Choice& choice,
                       gpu::PackList& list) const override {
-    return sm90::list_kernels(problem, shape, list);
+    return sm90::list_kernels(problem, shape, choice, list);
+  }
+
+  Result<std::vector<gpu::Candidate>> candidates(const AttentionProblem& problem,
+                                                 const gpu::DeviceShape& shape) const override {
+    return sm90::candidates(problem, shape);
   }
 };
 

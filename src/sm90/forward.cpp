@@ -142,7 +142,7 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const forwar
   const Result<runtime::Kernel> kernel =
       gpu::find_kernel(config, request.device, smem_bytes, [&] { return forward_variant(config); });
   if (!kernel.ok()) return kernel.status();
-  ForwardPlan plan = forward_plan(request.problem, request.shape, config);
+  ForwardPlan plan = forward_plan(request.problem, request.shape, config, request.choice.choice);
   const gpu::ForwardLaunch launch{.kernel = *kernel,
                                   .workers = plan.workers,
                                   .threads = threads_per_block(config),
@@ -160,7 +160,7 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const forwar
 }  // namespace
 
 engine::PlannedCallResult plan_forward(const gpu::Request& request) {
-  const Result<forward::Config> config = forward_config(request.problem, request.shape);
+  const Result<forward::Config> config = forward_config(request.problem, request.shape, request.choice.choice);
   if (!config.ok()) return config.status();
   return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, request.shape, *config), *config,
                                   [&](const forward::Config& chosen) { return plan_variant(request, chosen); });

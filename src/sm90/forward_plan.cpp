@@ -54,13 +54,14 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 }
 
 /// 0: the keys of a tile are one CTA's.
-int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape,
+                          int wanted = 0) {
   if (eight_bit(config)) return 0;
   if (config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const Checked heads = Checked(problem.batch) * (problem.heads_q / config.packed_heads);
   const std::int64_t tiles = (heads * m_tiles_of(problem, config)).value();
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
-                            gpu::most_visible_keys(problem, config.rule));
+                            gpu::most_visible_keys(problem, config.rule), wanted);
 }
 
 /// What the problem asks for, before its tiles.
@@ -95,11 +96,12 @@ std::optional<forward::Config> with_whole_chunks(const forward::Config& call, co
 }
 
 /// `tiles` with the order in which CTAs take them.
-forward::Config with_schedule(const forward::Config& tiles, const AttentionProblem& problem, const DeviceShape& shape) {
+forward::Config with_schedule(const forward::Config& tiles, const AttentionProblem& problem, const DeviceShape& shape,
+                              int split_ctas = 0) {
   forward::Config config = tiles;
   config.schedule = choose_schedule(tiles, problem, shape);
   config = with_kept_segments(config);
-  if (workers_of_split_keys(problem, config, shape) > 0) {
+  if (workers_of_split_keys(problem, config, shape, split_ctas) > 0) {
     config.schedule = Schedule::split;
     config.keeps_in_smem = false;
     config.ctas_per_sm = 1;
@@ -109,16 +111,23 @@ forward::Config with_schedule(const forward::Config& tiles, const AttentionProbl
 
 }  // namespace
 
-Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                       const gpu::Choice& choice) {
   if (Status status = check_supported(problem); !status.ok()) return status;
   const forward::Config call = call_config(problem);
   const std::optional<forward::Config> whole = with_whole_chunks(call, problem, shape);
-  const forward::Config config = with_schedule(whole.has_value() ? *whole : with_tiles(call, problem), problem, shape);
+  const forward::Config config =
+      with_schedule(whole.has_value() ? *whole : with_tiles(call, problem, choice), problem, shape, choice.split_ctas);
   const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * (problem.batch + 1) * problem.heads_q).value();
   if (tiles > kMaxInt) {
     return unsupported("{} tiles of {} query rows: the sm90 kernels take up to {}", tiles, block_m(config), kMaxInt);
   }
   return config;
+}
+
+std::vector<forward::Config> tile_choices_of(const AttentionProblem& problem, const forward::Config& config) {
+  if (config.whole_chunks) return {config};
+  return tile_choices(call_config(problem), problem);
 }
 
 std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
@@ -136,7 +145,8 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
   return with_schedule(*tiles, problem, shape);
 }
 
-ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
+                         const gpu::Choice& choice) {
   ForwardPlan plan;
   plan.config = config;
   const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
@@ -149,7 +159,7 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   plan.workers = std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles);
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   if (config.schedule == Schedule::split) {
-    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
+    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape, choice.split_ctas));
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles.tiles, plan.workers);
   }
   if (folds(config) && !config.keeps_in_smem) {

@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "call/checked.h"
 #include "call/problem.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
 #include "gpu/plan/few_queries.h"
 #include "kernels/sm90/forward/config.h"
@@ -30,7 +32,12 @@ struct ForwardPlan {
 inline std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
 /// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
-Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
+/// With the tiles and the split that `choice` asks for, where they may be.
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                       const gpu::Choice& choice = {});
+
+/// `config` with each of the tiles that a choice may ask for: its own first.
+std::vector<forward::Config> tile_choices_of(const AttentionProblem& problem, const forward::Config& config);
 
 /// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
 /// one for this problem.
@@ -38,7 +45,8 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
                                                    const forward::Config& config);
 
 /// The plan of a variant that fits the problem.
-ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config);
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
+                         const gpu::Choice& choice = {});
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const ForwardPlan& plan);

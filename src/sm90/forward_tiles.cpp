@@ -135,13 +135,40 @@ std::span<const Tiles> candidates(const AttentionProblem& problem, const Config&
   return rule.softcap && !is_masked(rule) ? kThreeWarpgroupsSoftcap : kThreeWarpgroups;
 }
 
-}  // namespace
+bool cuts_alike(const Config& a, const Config& b) {
+  return block_m(a) == block_m(b) && a.block_n == b.block_n && a.ctas_per_sm == b.ctas_per_sm;
+}
 
-Config with_tiles(const Config& call, const AttentionProblem& problem) {
+Config own_tiles(const Config& call, const AttentionProblem& problem) {
   if (call.rule.row_invariant) return with_row_invariant_tiles(call, problem);
   if (eight_bit(call)) return with_eight_bit_tiles(call, problem);
   if (converts(call)) return with_stored_tiles(call, problem);
   return first_that_fits(call, candidates(problem, call), fits);
+}
+
+}  // namespace
+
+std::vector<Config> tile_choices(const Config& call, const AttentionProblem& problem) {
+  std::vector<Config> choices = {own_tiles(call, problem)};
+  const bool has_one = call.rule.row_invariant || eight_bit(call) || converts(call) ||
+                       packed_rows(problem, call) <= kRowsPerWarpgroup || problem.seqlen_k == 0;
+  if (has_one) return choices;
+  for (const std::int64_t seqlen : {16384, 2048, 512, 128}) {
+    AttentionProblem other = problem;
+    other.seqlen_q = other.seqlen_k = seqlen;
+    const Config tiles = own_tiles(call, other);
+    const auto same = [&](const Config& known) { return cuts_alike(known, tiles); };
+    if (std::ranges::none_of(choices, same)) choices.push_back(tiles);
+  }
+  return choices;
+}
+
+Config with_tiles(const Config& call, const AttentionProblem& problem, const gpu::Choice& choice) {
+  if (!choice.has_tiles()) return own_tiles(call, problem);
+  const std::vector<Config> choices = tile_choices(call, problem);
+  const auto wanted = std::ranges::find_if(
+      choices, [&](const Config& tiles) { return choice.wants(block_m(tiles), tiles.block_n, tiles.ctas_per_sm); });
+  return wanted == choices.end() ? choices.front() : *wanted;
 }
 
 std::optional<Config> with_aligned_bias_tiles(const Config& call, const AttentionProblem& problem) {

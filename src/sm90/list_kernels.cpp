@@ -12,41 +12,44 @@ namespace strobe::sm90 {
 namespace {
 
 void list_forward(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
-                  gpu::PackList& list) {
+                  const gpu::Choice& choice, gpu::PackList& list) {
   list.add(forward_variant(config), smem_plan(config).total_bytes);
-  const gpu::SplitPlan split = forward_plan(problem, shape, config).split;
+  const gpu::SplitPlan split = forward_plan(problem, shape, config, choice).split;
   if (split.total_bytes > 0) list.add(gpu::combine_variant(split.combine, gpu::kSm90a), 0);
 }
 
 void list_backward(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
-                   gpu::PackList& list) {
+                   const gpu::Choice& choice, gpu::PackList& list) {
   BackwardKernels kernels;
-  for_each_kernel(problem, backward_plan(problem, shape, config), kernels, list);
+  for_each_kernel(problem, backward_plan(problem, shape, config, choice), kernels, list);
 }
 
-Status list_forwards(const AttentionProblem& problem, const DeviceShape& shape, gpu::PackList& list) {
-  const Result<forward::Config> config = forward_config(problem, shape);
+Status list_forwards(const AttentionProblem& problem, const DeviceShape& shape, const gpu::Choice& choice,
+                     gpu::PackList& list) {
+  const Result<forward::Config> config = forward_config(problem, shape, choice);
   if (!config.ok()) return config.status();
-  list_forward(problem, shape, *config, list);
+  list_forward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, shape, *config);
-  if (aligned.has_value()) list_forward(problem, shape, *aligned, list);
+  if (aligned.has_value()) list_forward(problem, shape, *aligned, choice, list);
   return {};
 }
 
-Status list_backwards(const AttentionProblem& problem, const DeviceShape& shape, gpu::PackList& list) {
-  const Result<backward::Config> config = backward_config(problem);
+Status list_backwards(const AttentionProblem& problem, const DeviceShape& shape, const gpu::Choice& choice,
+                      gpu::PackList& list) {
+  const Result<backward::Config> config = backward_config(problem, choice);
   if (!config.ok()) return config.status();
-  list_backward(problem, shape, *config, list);
+  list_backward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, *config);
-  if (aligned.has_value()) list_backward(problem, shape, *aligned, list);
+  if (aligned.has_value()) list_backward(problem, shape, *aligned, choice, list);
   return {};
 }
 
 }  // namespace
 
-Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, gpu::PackList& list) {
+Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, const gpu::Choice& choice,
+                    gpu::PackList& list) {
   const bool is_forward = problem.pass == Pass::forward;
-  return is_forward ? list_forwards(problem, shape, list) : list_backwards(problem, shape, list);
+  return is_forward ? list_forwards(problem, shape, choice, list) : list_backwards(problem, shape, choice, list);
 }
 
 }  // namespace strobe::sm90

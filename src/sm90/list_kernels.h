@@ -3,6 +3,7 @@
 #pragma once
 
 #include "call/problem.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
 #include "gpu/variant/pack_list.h"
 #include "strobe/status.h"
@@ -11,6 +12,7 @@ namespace strobe::sm90 {
 
 /// Adds the kernels of a call of the problem's pass to `list`; unsupported where the family has no plan for it. Both
 /// kernels of a bias, aligned and any.
-Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, gpu::PackList& list);
+Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, const gpu::Choice& choice,
+                    gpu::PackList& list);
 
 }  // namespace strobe::sm90

@@ -116,7 +116,7 @@ std::vector<AttentionProblem> eight_bit_problems() {
 void add(AttentionProblem problem, Pass pass, bool deterministic, gpu::PackList& list) {
   problem.pass = pass;
   problem.deterministic = deterministic;
-  static_cast<void>(list_kernels(problem, kH200, list));
+  static_cast<void>(list_kernels(problem, kH200, {}, list));
 }
 
 void add_forward(const AttentionProblem& problem, gpu::PackList& list) { add(problem, Pass::forward, false, list); }

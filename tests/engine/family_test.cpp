@@ -56,10 +56,16 @@ class TestFamily final : public Family {
     return Status(StatusCode::device_error, std::string(name_) + " is out of order");
   }
 
-  Status list_kernels(const AttentionProblem& problem, const DeviceShape&, PackList& list) const override {
+  Status list_kernels(const AttentionProblem& problem, const DeviceShape&, const Choice&,
+                      PackList& list) const override {
     if (problem.head_dim > widest_) return unsupported("{} lacks head_dim {}", name_, problem.head_dim);
     list.add({.name = std::string(name_), .include = {}, .expression = std::string(name_), .architecture = {}}, 0);
     return {};
+  }
+
+  Result<std::vector<Candidate>> candidates(const AttentionProblem& problem, const DeviceShape&) const override {
+    if (problem.head_dim > widest_) return unsupported("{} lacks head_dim {}", name_, problem.head_dim);
+    return std::vector<Candidate>(1);
   }
 
  private:

@@ -13,13 +13,14 @@ Call::Call(const Request& request, std::size_t workspace_bytes)
       shape_(request.shape),
       family_(request.family),
       reason_(request.reason),
+      choice_(request.choice),
       workspace_bytes_(workspace_bytes),
       pool_(request.device, std::max<std::size_t>(workspace_bytes, 1)) {}
 
 std::string Call::explain() const {
   const std::string memory = workspace_bytes_ == 0 ? "none" : fmt::format("{} bytes", workspace_bytes_);
-  return fmt::format("engine        gpu ({}): {}\n{}workspace     {}\n{}", family_, reason_, explain_plan(), memory,
-                     explain_times(shape_, work()));
+  return fmt::format("engine        gpu ({}): {}\n{}{}workspace     {}\n{}", family_, reason_, explain_plan(),
+                     explain_choice(choice_), memory, explain_times(shape_, work()));
 }
 
 }  // namespace strobe::gpu

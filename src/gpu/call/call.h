@@ -62,6 +62,7 @@ class Call : public engine::PlannedCall {
   DeviceShape shape_;
   std::string_view family_;
   std::string reason_;
+  PlannedChoice choice_;
   std::size_t workspace_bytes_;
   mutable runtime::WorkspacePool pool_;
 };

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "call/problem.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
 #include "runtime/device.h"
 
@@ -16,6 +17,7 @@ struct Request {
   const runtime::CudaDevice& device;  // which the family serves
   DeviceShape shape;                  // the device's, or what a test plans for
   std::string_view family;            // its name
+  PlannedChoice choice;               // in the place of the family's rules
   std::string reason;                 // why it is asked: for explain()
 };
 

@@ -71,6 +71,11 @@ BackwardParams planned_params(const AttentionProblem& problem, int block_m, int 
   return params;
 }
 
+std::string explain_sections(const AttentionProblem& problem, int section_heads, int parts) {
+  return fmt::format("sections      {} of {} {} in flight at once\n", section_heads,
+                     backward_key_heads(problem) * parts, parts > 1 ? "parts of key heads" : "key heads");
+}
+
 std::string explain_tiles(const AttentionProblem& problem, int block_n, int block_m, int head_dim, int head_dim_v) {
   return fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n,
                      block_m, problem.head_dim, head_dim, problem.head_dim_v, head_dim_v);

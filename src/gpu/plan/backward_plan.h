@@ -39,6 +39,9 @@ int large_row_ctas(const AttentionProblem& problem, const BackwardParams& params
 /// What a plan knows of a kernel's parameters; blocks of block_m queries and block_n keys.
 BackwardParams planned_params(const AttentionProblem& problem, int block_m, int block_n);
 
+/// A line for the plan's text: of key heads, each in `parts`, so many parts are in flight at once.
+std::string explain_sections(const AttentionProblem& problem, int section_heads, int parts);
+
 /// A line for the plan's text. `head_dim`, `head_dim_v`: as compiled.
 std::string explain_tiles(const AttentionProblem& problem, int block_n, int block_m, int head_dim, int head_dim_v);
 

@@ -8,6 +8,7 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/visible_keys.h"
+#include "gpu/plan/choice.h"
 #include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
@@ -52,6 +53,13 @@ int segment_workers(const SplitKernel& kernel, std::int64_t tiles) {
   return static_cast<int>(std::min(kernel.ctas, tiles * kernel.segments));
 }
 
+/// As many as that, but no more than run at a time and have enough keys each.
+int wanted_workers(const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys, int wanted) {
+  const std::int64_t most_parts = std::max<std::int64_t>(1, keys / kLeastKeysOfPart);
+  const std::int64_t workers = std::min({std::int64_t{wanted}, kernel.ctas, (Checked(tiles) * most_parts).value()});
+  return workers <= 1 ? 0 : static_cast<int>(workers);
+}
+
 }  // namespace
 
 std::int64_t most_visible_keys(const AttentionProblem& problem, const ScoreRule& rule) {
@@ -75,13 +83,15 @@ int choose_packed_heads(const AttentionProblem& problem) {
   return 10 * ceil_div<std::int64_t>(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
 }
 
-int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys) {
+int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys,
+                  int wanted) {
   if (tiles == 0 || problem.total_q == 0 || !can_split(problem, kernel)) return 0;
   if (kernel.segments > 0) return segment_workers(kernel, tiles);
   const bool few_rows = kernel.rows <= kFewRows;
   const std::int64_t blocks = ceil_div<std::int64_t>(keys, kernel.block_n);
   if (keys < (few_rows ? kLeastKeys : kLeastKeysOfManyRows)) return 0;
   if (!(Checked(tiles) * blocks).at_most(kMostKeyBlocks)) return 0;
+  if (wanted != 0) return wanted_workers(kernel, tiles, keys, wanted);
   if (few_rows ? tiles >= kRounds * kernel.ctas : 2 * tiles > kernel.ctas) return 0;
   const std::int64_t most_parts = std::max<std::int64_t>(1, keys / kLeastKeysOfPart);
   // Lengths that only the device knows: all CTAs, whatever they are.
@@ -93,6 +103,20 @@ int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, st
     return parts <= 1 ? 0 : static_cast<int>(whole);
   }
   return static_cast<int>(kernel.ctas);
+}
+
+std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles) {
+  std::vector<int> splits;
+  const auto add = [&](std::int64_t workers) {
+    const bool is_new = workers != rule && std::ranges::find(splits, workers) == splits.end();
+    if (workers > 1 && workers <= ctas && is_new) splits.push_back(static_cast<int>(workers));
+  };
+  const std::int64_t parts = std::max<std::int64_t>(1, ctas / std::max<std::int64_t>(1, tiles));
+  for (const std::int64_t workers : {ctas, parts * tiles, (parts - 1) * tiles, parts / 2 * tiles, ctas / 2}) {
+    add(workers);
+  }
+  if (rule > 0) splits.push_back(Choice::kWhole);
+  return splits;
 }
 
 SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "call/problem.h"
 #include "kernels/auxiliary/combine_params.h"
@@ -33,8 +34,13 @@ struct SplitKernel {
   std::int64_t segments = 0;  // row-invariant calls: of a row's keys, at most; parts are segments. 0: the keys are one
 };
 
-/// CTAs that share the keys of `tiles` tiles, each of which sees up to `keys`; 0: a tile is one CTA's.
-int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys);
+/// CTAs that share the keys of `tiles` tiles, each of which sees up to `keys`; 0: a tile is one CTA's. `wanted`: as
+/// Choice::split_ctas.
+int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys,
+                  int wanted = 0);
+
+/// What else split_ctas may be where the rule has `rule` CTAs: all, whole parts of tiles, and whole tiles.
+std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles);
 
 /// The workspace of a split call and the kernel that puts its parts together.
 struct SplitPlan {

@@ -130,7 +130,7 @@ TEST(PredictedTimes, CountWhatL2DoesNotHold) {
   const PredictedTimes several = predicted_times(test::kH100, sm90::backward_work(problem, test::kH100, plan));
   EXPECT_EQ(several.bound_by, "memory");
   EXPECT_GT(several.memory, 4.0 * one_wave.memory);
-  EXPECT_EQ(several.products, one_wave.products);
+  EXPECT_NEAR(several.products / one_wave.products, 1.0, 0.02);
 }
 
 TEST(PredictedTimes, OfAllKnownDevicesArePositive) {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/plan/candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace strobe::gpu {
+namespace {
+
+/// Those with the rule's tiles but for the first, within a tenth of the fastest such; or those with others, within a
+/// tenth of the fastest of all.
+std::vector<Candidate> fastest(const std::vector<Candidate>& all, bool other_tiles) {
+  constexpr double kWithin = 1.1;
+  std::vector<Candidate> group;
+  for (const Candidate& candidate : all) {
+    if (candidate.choice.has_tiles() == other_tiles) group.push_back(candidate);
+  }
+  if (group.empty()) return {};
+  const double least = std::ranges::min(other_tiles ? all : group, {}, &Candidate::seconds).seconds;
+  if (!other_tiles) group.erase(group.begin());
+  std::erase_if(group, [&](const Candidate& candidate) { return candidate.seconds > kWithin * least; });
+  std::ranges::stable_sort(group, {}, &Candidate::seconds);
+  return group;
+}
+
+}  // namespace
+
+void Candidates::add(const Choice& choice, double seconds, const std::string& plan) {
+  if (std::ranges::find(plans_, plan) != plans_.end()) return;
+  plans_.push_back(plan);
+  all_.push_back({choice, seconds});
+}
+
+std::vector<Candidate> Candidates::ranked() const {
+  constexpr std::size_t kMost = 6;
+  constexpr std::size_t kMostOfOthers = 2;  // as the model compares one kernel with another less well than orders
+  if (all_.empty()) return {};
+  std::vector<Candidate> ranked = fastest(all_, false);
+  const std::vector<Candidate> others = fastest(all_, true);
+  ranked.resize(std::min(ranked.size(), kMost - 1 - std::min(kMostOfOthers, others.size())));
+  ranked.insert(ranked.begin(), all_.front());
+  for (const Candidate& other : others) {
+    if (ranked.size() < kMost) ranked.push_back(other);
+  }
+  return ranked;
+}
+
+std::vector<int> numbers_near(std::int64_t rule, std::int64_t most) {
+  std::set<std::int64_t> numbers;
+  for (const std::int64_t number : {rule / 8, rule / 4, rule / 2, 2 * rule, 4 * rule, most}) {
+    if (number >= 1 && number <= most) numbers.insert(number);
+  }
+  for (std::int64_t number = std::max<std::int64_t>(1, rule / 8); number <= std::min(most, 4 * rule); ++number) {
+    if (most % number == 0) numbers.insert(number);
+  }
+  numbers.erase(rule);
+  std::vector<int> near(numbers.begin(), numbers.end());
+  const auto distance = [&](int number) {
+    return std::abs(std::log(static_cast<double>(number) / static_cast<double>(rule)));
+  };
+  std::ranges::stable_sort(near, {}, distance);
+  return near;
+}
+
+}  // namespace strobe::gpu

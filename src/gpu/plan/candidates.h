@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tune measures of a call: the planner's rule, and the few choices that the model of the device ranks beside it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpu/plan/choice.h"
+
+namespace strobe::gpu {
+
+struct Candidate {
+  Choice choice;
+  double seconds = 0.0;  // predicted
+};
+
+/// Gathers candidates, the rule's first, each plan once.
+class Candidates {
+ public:
+  /// `plan`: a text that tells plans apart.
+  void add(const Choice& choice, double seconds, const std::string& plan);
+
+  /// The rule's, and then up to five: with the rule's tiles those within a tenth of the fastest such, and up to two
+  /// with other tiles within a tenth of the fastest of all. The fastest come first, of equally fast ones those that
+  /// were added first.
+  std::vector<Candidate> ranked() const;
+
+ private:
+  std::vector<Candidate> all_;
+  std::vector<std::string> plans_;
+};
+
+/// Numbers near `rule` from 1 to `most`, the nearest first: its halves and doubles, and what divides `most` around it.
+std::vector<int> numbers_near(std::int64_t rule, std::int64_t most);
+
+}  // namespace strobe::gpu
