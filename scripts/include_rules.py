@@ -97,11 +97,15 @@ ALLOWED = {
         "src/call/problem.h",
         "src/call/problem_fields.h",
         "src/call/tensors.h",
+        "src/gpu/call/override.h",
+        "src/gpu/call_candidates.h",
         "src/gpu/compile_ahead.h",
+        "src/gpu/plan/candidates.h",
         "src/gpu/plan/known_devices.h",
         "src/reference",
         "src/runtime/device.h",
         "src/runtime/shared_work.h",
+        "src/runtime/tuned_table.h",
     ],
     # The ablation measures variants that only the engine itself can name; the probe runs the units that the CPU engine
     # takes for bfloat16.

@@ -242,6 +242,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   command.footer(kBenchFooter);
   const auto flags = std::make_shared<BenchFlags>();
   flags->add_cells_to(command);
+  flags->add_threads_to(command);
   command.add_option("--implementation", flags->implementations, "which of them (default all of the device's)")
       ->check(CLI::IsMember(
           {"strobe", kRowInvariantPeer, "standard", "pytorch", "probe", "copy", "cudnn", "flash_attention_2"}))

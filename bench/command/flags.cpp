@@ -112,7 +112,13 @@ void BenchFlags::add_cells_to(CLI::App& command) {
   CLI::Option* const query_heads = add_one("--heads", heads, "query heads")->capture_default_str();
   add_one("--hidden", hidden, "as many heads as have N columns together")->excludes(query_heads);
   add_one("--heads-kv", heads_kv, "key and value heads (default as --heads)");
-  add_list("--threads", threads, "workers on the CPU (default one per hardware thread)");
+}
+
+void BenchFlags::add_threads_to(CLI::App& command) {
+  add_number(command, "--threads", threads, "workers on the CPU (default one per hardware thread)", 1)
+      ->delimiter(',')
+      ->type_name("N,...")
+      ->group("Cells");
 }
 
 }  // namespace strobe::program

@@ -40,8 +40,10 @@ struct BenchFlags {
   IoFlags io;
   ExecutionFlags execution;
 
-  /// --pass to --threads.
+  /// --pass to --heads-kv.
   void add_cells_to(CLI::App& command);
+
+  void add_threads_to(CLI::App& command);
 
   /// What --pass and --dtype name, or what the device's engine has.
   std::vector<std::string> pass_names() const;

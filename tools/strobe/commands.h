@@ -14,6 +14,7 @@ void add_explain_command(CLI::App& app, ExitCode& exit_code);
 void add_verify_command(CLI::App& app, ExitCode& exit_code);
 void add_bench_command(CLI::App& app, ExitCode& exit_code);
 void add_compile_command(CLI::App& app, ExitCode& exit_code);
+void add_tune_command(CLI::App& app, ExitCode& exit_code);
 void add_completion_command(CLI::App& app, ExitCode& exit_code);
 void add_manual_command(CLI::App& app, ExitCode& exit_code);
 

@@ -35,6 +35,7 @@ constexpr const char* kFooter = R"(Examples:
   strobe verify --dtype bfloat16               compare with float64
   strobe bench --json bench.json               time it beside other attention
   strobe compile --config config.json          a model's GPU kernels, ahead
+  strobe tune --config config.json             its fastest plans on this GPU
 
 `strobe COMMAND --help` shows a command's flags and more examples.
 
@@ -117,6 +118,7 @@ ExitCode run(int argc, char** argv) {
   add_verify_command(app, exit_code);
   add_bench_command(app, exit_code);
   add_compile_command(app, exit_code);
+  add_tune_command(app, exit_code);
   add_completion_command(app, exit_code);
   add_manual_command(app, exit_code);
   try {
