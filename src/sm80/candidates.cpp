@@ -25,7 +25,8 @@ std::vector<gpu::Candidate> forward_candidates(const AttentionProblem& problem, 
   const ForwardPlan rule = forward_plan(problem, shape, config);
   if (rule.tiles == 0) return candidates.ranked();
   const int ctas = shape.multiprocessors * config.ctas_per_sm;
-  for (const int split_ctas : gpu::other_splits(splits(config) ? rule.workers : 0, ctas, rule.tiles)) {
+  for (const int split_ctas :
+       gpu::other_splits(splits(config) ? rule.workers : 0, ctas, rule.tiles, config.rule.varlen)) {
     add_forward(problem, shape, {.split_ctas = split_ctas}, candidates);
   }
   for (const forward::Config& tiles : tile_choices(config, problem, shape)) {

@@ -59,7 +59,8 @@ class ListSchedule {
 
 /// Under a causal mask items drift apart by whole query heads, and what they read leaves L2 in between: at most four,
 /// and two where the rows of one query head do not fit L2. Where sums of dQ are added to in order, items of different
-/// lengths would wait for each other. log: bwd-part-heads
+/// lengths would wait for each other, and of rows that do not fit L2 parts read more. log: bwd-part-heads,
+/// bwd-parts-ordered-long
 std::int64_t most_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape,
                         const backward::Config& config) {
   const std::int64_t all = group_size(problem);
@@ -68,6 +69,7 @@ std::int64_t most_heads(const AttentionProblem& problem, const gpu::DeviceShape&
   one.heads_q = one.heads_kv;
   const std::int64_t most = gpu::key_heads_in_l2(one, shape, sum_bytes(one, config)) == 0 ? 2 : 4;
   if (!config.ordered) return most;
+  if (most == 2) return all;
   for (std::int64_t heads = most; heads > 1; --heads) {
     if (all % heads == 0) return heads;
   }

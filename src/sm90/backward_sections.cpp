@@ -23,6 +23,12 @@ std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& sha
   return gpu::key_heads_in_l2(problem, shape, sum_bytes(problem, config));
 }
 
+/// The problem with one query head a key head: items pass over those of a group one after the other.
+AttentionProblem one_of_group(AttentionProblem problem) {
+  problem.heads_q = problem.heads_kv;
+  return problem;
+}
+
 /// The least divisor of `heads` that is `least` or more, so that all sections are as long and the last one does not end
 /// with long items alone. Where that is far above `least`, which is then a small part of the heads, `least`.
 std::int64_t even_section(std::int64_t heads, std::int64_t least) {
@@ -51,12 +57,25 @@ std::int64_t grouped_causal_section(const AttentionProblem& problem, const Devic
   return even_section(gpu::backward_key_heads(problem), ceil_div(items, mean_key_blocks(problem, config, key_blocks)));
 }
 
+/// Where sections are few, the largest of at most `most` heads of which all are as long: the last one's long items
+/// would end alone. log: bwd-sections-few
+std::int64_t dividing_section(std::int64_t heads, std::int64_t most) {
+  constexpr std::int64_t kFew = 8;
+  if (heads >= kFew * most) return most;
+  for (std::int64_t section = std::min(heads, most); 2 * section > most; --section) {
+    if (heads % section == 0) return section;
+  }
+  return most;
+}
+
 /// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones.
 /// log: bwd-sections-causal
 std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
                             std::int64_t key_blocks) {
   if (heads_per_key_head(problem) > 1) return grouped_causal_section(problem, shape, config, key_blocks);
-  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), heads_for(shape, 8), heads_for(shape, 16));
+  const std::int64_t most =
+      std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), heads_for(shape, 8), heads_for(shape, 16));
+  return dividing_section(gpu::backward_key_heads(problem), most);
 }
 
 /// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
@@ -76,12 +95,17 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
 }
 
 /// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
-/// 64 every second section takes care of that.
-/// log: bwd-sections-ordered-full
+/// 64 every second section takes care of that, of no more heads than four fifths of L2 hold.
+/// log: bwd-sections-ordered-full, bwd-sections-ordered-l2
 std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape,
                              const backward::Config& config) {
   const bool long_causal = config.alternates && problem.seqlen_k >= kLongCausal;
-  if (long_causal) return heads_for(shape, config.head_dim <= 64 ? 8 : 64);
+  if (long_causal && config.head_dim > 64) return heads_for(shape, 64);
+  if (long_causal) {
+    const std::int64_t held =
+        gpu::key_heads_in(one_of_group(problem), shape.l2_bytes / 5 * 4, sum_bytes(problem, config));
+    return dividing_section(gpu::backward_key_heads(problem), std::clamp<std::int64_t>(held, 1, heads_for(shape, 8)));
+  }
   const std::int64_t least = config.rule.mask_right ? 1 : heads_for(shape, 4);
   return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, config));
 }

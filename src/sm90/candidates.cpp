@@ -24,7 +24,7 @@ std::vector<gpu::Candidate> forward_candidates(const AttentionProblem& problem, 
   add_forward(problem, shape, {}, candidates);
   const ForwardPlan rule = forward_plan(problem, shape, config);
   const int split = config.schedule == Schedule::split ? rule.workers : 0;
-  for (const int split_ctas : gpu::other_splits(split, shape.multiprocessors, rule.tiles.tiles)) {
+  for (const int split_ctas : gpu::other_splits(split, shape.multiprocessors, rule.tiles.tiles, config.rule.varlen)) {
     add_forward(problem, shape, {.split_ctas = split_ctas}, candidates);
   }
   for (const forward::Config& tiles : tile_choices_of(problem, config)) {

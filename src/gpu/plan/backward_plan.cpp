@@ -35,8 +35,12 @@ std::int64_t key_head_bytes(const AttentionProblem& problem, std::int64_t sum_by
   return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
 }
 
+std::int64_t key_heads_in(const AttentionProblem& problem, std::size_t bytes, std::int64_t sum_bytes) {
+  return static_cast<std::int64_t>(bytes) / key_head_bytes(problem, sum_bytes);
+}
+
 std::int64_t key_heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, std::int64_t sum_bytes) {
-  return static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / key_head_bytes(problem, sum_bytes);
+  return key_heads_in(problem, shape.l2_bytes * 2 / 5, sum_bytes);
 }
 
 std::int64_t backward_blocks(std::int64_t seqlen, int block) {

@@ -23,6 +23,9 @@ std::int64_t backward_key_heads(const AttentionProblem& problem);
 /// Bytes that the blocks of keys of one key head read and add to, at least 1. `sum_bytes`: of a query's sums of dQ.
 std::int64_t key_head_bytes(const AttentionProblem& problem, std::int64_t sum_bytes);
 
+/// Key heads whose bytes fit in so many.
+std::int64_t key_heads_in(const AttentionProblem& problem, std::size_t bytes, std::int64_t sum_bytes);
+
 /// Key heads whose bytes fit in L2 together. More than half of it stays for the rest, as the lines that the far
 /// partition holds are there twice.
 std::int64_t key_heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, std::int64_t sum_bytes);

@@ -105,7 +105,7 @@ int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, st
   return static_cast<int>(kernel.ctas);
 }
 
-std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles) {
+std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles, bool varlen) {
   std::vector<int> splits;
   const auto add = [&](std::int64_t workers) {
     const bool is_new = workers != rule && std::ranges::find(splits, workers) == splits.end();
@@ -115,7 +115,7 @@ std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles) {
   for (const std::int64_t workers : {ctas, parts * tiles, (parts - 1) * tiles, parts / 2 * tiles, ctas / 2}) {
     add(workers);
   }
-  if (rule > 0) splits.push_back(Choice::kWhole);
+  if (rule > 0 && !varlen) splits.push_back(Choice::kWhole);
   return splits;
 }
 

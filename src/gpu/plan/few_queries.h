@@ -39,8 +39,9 @@ struct SplitKernel {
 int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys,
                   int wanted = 0);
 
-/// What else split_ctas may be where the rule has `rule` CTAs: all, whole parts of tiles, and whole tiles.
-std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles);
+/// What else split_ctas may be where the rule has `rule` CTAs: all, whole parts of tiles, and whole tiles, but not of
+/// lengths that only the device knows, which may be as uneven as they like.
+std::vector<int> other_splits(int rule, std::int64_t ctas, std::int64_t tiles, bool varlen);
 
 /// The workspace of a split call and the kernel that puts its parts together.
 struct SplitPlan {

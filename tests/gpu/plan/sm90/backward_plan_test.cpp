@@ -17,6 +17,7 @@
 namespace strobe::sm90 {
 namespace {
 
+using test::kH100;
 using test::kH200;
 using test::problem_of;
 
@@ -142,6 +143,29 @@ INSTANTIATE_TEST_SUITE_P(
                     GroupedSection{132, 256, 16, 4, 128, 128, 128},  // a block a head
                     GroupedSection{114, 1, 32, 8, 8192, 128, 2}, GroupedSection{78, 1, 32, 8, 8192, 128, 2},
                     GroupedSection{78, 1, 32, 8, 16384, 128, 1}));
+
+/// log: bwd-sections-few, bwd-sections-ordered-l2, bwd-parts-ordered-long
+TEST(Sm90BackwardPlan, SectionsFollowFromTheirNumberAndL2) {
+  for (const DeviceShape& shape : {kH100, kH200}) {
+    const auto plan = [&](std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t seqlen,
+                          std::int64_t head_dim, bool deterministic) {
+      AttentionProblem problem = grouped_causal(batch, heads_q, heads_kv, seqlen, head_dim);
+      problem.deterministic = deterministic;
+      return backward_plan(problem, shape, *backward_config(problem)).params;
+    };
+    EXPECT_EQ(plan(1, 32, 32, 2048, 128, false).section_heads, 8);
+    EXPECT_EQ(plan(1, 40, 40, 2048, 128, false).section_heads, 10);
+    EXPECT_EQ(plan(1, 2, 2, 2048, 128, false).section_heads, 2);
+    EXPECT_EQ(plan(2, 32, 32, 8192, 64, true).section_heads, 8);
+    EXPECT_EQ(plan(1, 32, 32, 16384, 64, true).section_heads, 4);
+    EXPECT_LE(plan(1, 32, 32, 32768, 64, true).section_heads, 3);
+    EXPECT_EQ(plan(1, 64, 8, 8192, 128, true).part_heads, 4);
+    EXPECT_EQ(plan(1, 64, 8, 32768, 128, true).part_heads, 8);
+  }
+  // Many sections: the last one is a small part of the time.
+  const AttentionProblem many = grouped_causal(8, 32, 32, 2048, 128);
+  EXPECT_EQ(backward_plan(many, kH100, *backward_config(many)).params.section_heads, 10);
+}
 
 TEST(Sm90BackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
   for (const std::int64_t seqlen : {128, 512, 2048, 16384}) {
