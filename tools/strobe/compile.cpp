@@ -132,17 +132,24 @@ Wanted kernels_of_all(const std::vector<AttentionProblem>& calls, const Target& 
   return wanted;
 }
 
-/// What a pack holds of them: what the library does not hold itself; else what has to be compiled.
-Result<std::vector<runtime::Variant>> without_known(const std::vector<runtime::Variant>& kernels, const Target& target,
-                                                    bool for_pack) {
-  std::vector<runtime::Variant> unknown;
+/// Whether a pack holds it, as the library does not itself; else whether it has to be compiled. The Status says why
+/// nothing can be compiled.
+Result<bool> is_wanted(const runtime::Variant& kernel, const Target& target, bool for_pack) {
+  if (for_pack && gpu::is_built_in(kernel, target.newest)) return false;
+  const Result<bool> is_missing = gpu::is_missing(kernel, target.newest);
+  if (!is_missing.ok()) return is_missing.status();
+  return for_pack || *is_missing;
+}
+
+Result<std::vector<runtime::Variant>> wanted_of(const std::vector<runtime::Variant>& kernels, const Target& target,
+                                                bool for_pack) {
+  std::vector<runtime::Variant> wanted;
   for (const runtime::Variant& kernel : kernels) {
-    const Result<bool> is_unknown =
-        for_pack ? !gpu::is_built_in(kernel, target.newest) : gpu::is_missing(kernel, target.newest);
-    if (!is_unknown.ok()) return is_unknown.status();
-    if (*is_unknown) unknown.push_back(kernel);
+    const Result<bool> is_one = is_wanted(kernel, target, for_pack);
+    if (!is_one.ok()) return is_one.status();
+    if (*is_one) wanted.push_back(kernel);
   }
-  return unknown;
+  return wanted;
 }
 
 Status write_pack(const std::string& path, const std::vector<runtime::Variant>& kernels, const Target& target) {
@@ -173,7 +180,7 @@ ExitCode compile(const CompileFlags& flags) {
   const Result<std::string> folder = gpu::cache_folder();
   if (!folder.ok()) return report(folder.status());
   const Wanted wanted = kernels_of_all(*calls, *target);
-  const Result<std::vector<runtime::Variant>> missing = without_known(wanted.kernels, *target, !flags.pack.empty());
+  const Result<std::vector<runtime::Variant>> missing = wanted_of(wanted.kernels, *target, !flags.pack.empty());
   if (!missing.ok()) return report(missing.status());
   const auto start = std::chrono::steady_clock::now();
   Status status = compile_all(*missing, target->newest, flags.jobs);
