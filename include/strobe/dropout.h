@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which probabilities dropout keeps.
 //
-// The element of query i and key j (positions within their sequence) of sequence b and head h of H is kept if
+// The element of query i and key j (positions within their sequence) of sequence b and head h of H (RandomState says
+// where a call on some of them is in a larger one) is kept if
 // u >= round(256 * dropout), where u is an 8-bit slice of Philox4x32-7 with the key
 // (seed low, seed high ^ offset high) and the counter (patch(j), patch(i), b * H + h, offset low),
 // patch(x) = x / 16 * 4 + x / 2 % 4: byte place(j), counted from the lowest, of word place(i),

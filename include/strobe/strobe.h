@@ -133,6 +133,7 @@ typedef struct strobe_forward_arguments {
   strobe_tensor cache_batch_idx;
   strobe_tensor tree_mask;          /* optional: int64, a bit for each of the sequence's last keys */
   strobe_tensor offset_q, offset_k; /* as those of strobe::Sequences: optional */
+  int64_t dropout_first_batch, dropout_first_head, dropout_heads; /* as those of strobe::RandomState */
 } strobe_forward_arguments;
 
 /* As strobe::ScaleUnit. */
@@ -231,6 +232,7 @@ typedef struct strobe_backward_arguments {
   strobe_tensor d_bias, d_sink;     /* optional */
   const uint64_t* random_on_device; /* the forward's */
   strobe_tensor offset_q, offset_k; /* likewise */
+  int64_t dropout_first_batch, dropout_first_head, dropout_heads;
 } strobe_backward_arguments;
 
 /* As strobe::JvpArguments, which says what is optional. */
@@ -246,6 +248,7 @@ typedef struct strobe_jvp_arguments {
   strobe_random_state random;
   const uint64_t* random_on_device;
   strobe_tensor offset_q, offset_k; /* optional */
+  int64_t dropout_first_batch, dropout_first_head, dropout_heads;
 } strobe_jvp_arguments;
 
 /* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are

@@ -115,6 +115,11 @@ constexpr Keyword kKeywords[] = {
        o.arguments.random.on_device = random_state(i.view(g.value, {g.name, "int32"}));
        o.seeded = true;
      }},
+    {"dropout_first_batch",
+     [](CallOptions& o, Imports&, const Given& g) { o.arguments.random.first_batch = integer(g); }},
+    {"dropout_first_head",
+     [](CallOptions& o, Imports&, const Given& g) { o.arguments.random.first_head = integer(g); }},
+    {"dropout_heads", [](CallOptions& o, Imports&, const Given& g) { o.arguments.random.heads = integer(g); }},
     {"cu_seqlens_q", read_tensor},
     {"cu_seqlens_k", read_tensor},
     {"seqused_q", read_tensor},

@@ -44,6 +44,7 @@ struct Call {
   Rotation v_rotation;
   Execution execution;
   std::int64_t block_size = 128;
+  RandomState random;  // but for seed and offset: the place of the call in a larger one
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
 
@@ -129,6 +130,9 @@ void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
   if (name == "window_left") call.options.window.left = integer();
   if (name == "window_right") call.options.window.right = integer();
   if (name == "block_size") call.block_size = integer();
+  if (name == "dropout_first_batch") call.random.first_batch = integer();
+  if (name == "dropout_first_head") call.random.first_head = integer();
+  if (name == "dropout_heads") call.random.heads = integer();
   if (name == "max_seqlen_q") call.max_seqlen_q = integer();
   if (name == "max_seqlen_k") call.max_seqlen_k = integer();
   if (name == "v_rotation") call.v_rotation = {.given = true, .seed = static_cast<std::uint64_t>(integer())};
@@ -186,6 +190,7 @@ Arguments pass_of(const Call& call) {
   auto arguments = arguments_of<Arguments>(call);
   if (arguments.q.rank == 4) broadcast_rows(arguments.modifiers.bias, arguments.q.shape[1]);
   arguments.modifiers.block_size = call.block_size;
+  arguments.random = call.random;
   // Words of seed and offset, low ones first, read when the call runs. XLA aligns its buffers to 16 bytes and more.
   arguments.random.on_device = static_cast<const std::uint64_t*>(call.tensor("random").data);
   return arguments;

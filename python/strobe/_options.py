@@ -59,6 +59,13 @@ class ScoreOptions(TypedDict, total=False):
     random_state: Tensor
     """[4] int32 on q's device: the words of seed and offset, low first, in place of both. They are read when the call
     runs there, so that each replay of a captured CUDA graph draws a new mask."""
+    dropout_first_batch: int
+    """With dropout_first_head and dropout_heads: a call on some sequences and query heads of a larger one drops what
+    that drops, on the CPU. The first sequence of the call, in the larger one; 0 by default."""
+    dropout_first_head: int
+    """The first query head of the call, in the larger one; 0 by default."""
+    dropout_heads: int
+    """Query heads of the larger call; as many as q has by default."""
     cu_seqlens_q: Tensor
     """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Rows from
     cu_seqlens_q[batch] on belong to no sequence, and out is 0 there."""

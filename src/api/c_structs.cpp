@@ -67,7 +67,12 @@ template <class From, class Arguments>
 void read_shared(const From& from, Arguments& arguments) {
   read_bounds(from.sequences, arguments.sequences);
   if (from.modifiers.block_size != 0) arguments.modifiers.block_size = from.modifiers.block_size;
-  arguments.random = {from.random.seed, from.random.offset, from.random_on_device};
+  arguments.random = {.seed = from.random.seed,
+                      .offset = from.random.offset,
+                      .on_device = from.random_on_device,
+                      .first_batch = from.dropout_first_batch,
+                      .first_head = from.dropout_first_head,
+                      .heads = from.dropout_heads};
 }
 
 template <class Struct>

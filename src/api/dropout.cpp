@@ -25,6 +25,7 @@ Status write_mask(float dropout, const RandomState& random, const TensorView& ma
       [&] { return api::check_dropout(dropout); }, [&] { return api::check_random_state(dropout, random); },
       [&] { return api::check_layout(named, 4, "[batch, heads_q, seqlen_q, seqlen_k]"); },
       [&] { return api::check_dtype(named, DType::uint8, ""); }, [&] { return api::check_on_host(named); },
+      [&] { return api::check_random_place(random, mask.shape[0], mask.shape[1]); },
       [&] { return api::check_data(named); }, [&] { return api::check_distinct_elements(named); });
   if (!status.ok() || api::empty(mask)) return status;
   const RandomState state = numbers_of(random, dropout);
@@ -34,7 +35,7 @@ Status write_mask(float dropout, const RandomState& random, const TensorView& ma
       for (std::int64_t i = 0; i < mask.shape[2]; ++i) {
         auto* row =
             static_cast<std::uint8_t*>(mask.data) + b * mask.strides[0] + h * mask.strides[1] + i * mask.strides[2];
-        write_row(key, static_cast<unsigned>(b * mask.shape[1] + h), static_cast<unsigned>(i), mask.shape[3], row);
+        write_row(key, dropout_head(random, mask.shape[1], b, h), static_cast<unsigned>(i), mask.shape[3], row);
       }
     }
   }

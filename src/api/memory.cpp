@@ -117,6 +117,7 @@ template <class Arguments>
 Status check(const AttentionProblem& problem, const Arguments& a) {
   return first_failure([&] { return check_tensor_memory(a); },
                        [&] { return check_random_state(problem.dropout, a.random); },
+                       [&] { return check_random_place(a.random, problem.batch, problem.heads_q); },
                        [&] { return problem.device.type == DeviceType::cpu ? check_values(problem, a) : Status(); });
 }
 

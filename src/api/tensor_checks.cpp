@@ -10,6 +10,7 @@
 #include <span>
 
 #include "call/checked.h"
+#include "call/random_state.h"
 
 namespace strobe::api {
 namespace {
@@ -163,6 +164,22 @@ Status check_random_state(float dropout, const RandomState& random) {
   const auto address = reinterpret_cast<std::uintptr_t>(random.on_device);
   if (dropout == 0.0F || address % alignof(std::uint64_t) == 0) return {};
   return invalid("random.on_device is not aligned to {} bytes", alignof(std::uint64_t));
+}
+
+Status check_random_place(const RandomState& random, std::int64_t batch, std::int64_t heads_q) {
+  if (random.first_batch < 0 || random.first_head < 0 || random.heads < 0) {
+    return invalid("random has first_batch {}, first_head {} and heads {}: each must be 0 or more", random.first_batch,
+                   random.first_head, random.heads);
+  }
+  const std::int64_t heads = heads_in_all(random, heads_q);
+  if (random.first_head > heads - heads_q) {
+    return invalid("random.first_head is {} and q has {} heads: random.heads, the heads of all, is {}",
+                   random.first_head, heads_q, random.heads);
+  }
+  constexpr std::int64_t kNumbers = std::int64_t{1} << 32;
+  if (((Checked(random.first_batch) + batch) * heads).at_most(kNumbers)) return {};
+  return invalid("random has first_batch {} and heads {}: there may be 2^32 heads of sequences in all",
+                 random.first_batch, random.heads);
 }
 
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout) {

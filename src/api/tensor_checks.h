@@ -103,6 +103,9 @@ Status check_dropout(float probability);
 /// What dropout draws from: its pointer, where it is read.
 Status check_random_state(float dropout, const RandomState& random);
 
+/// Where a call of so many sequences and query heads is in a larger one.
+Status check_random_place(const RandomState& random, std::int64_t batch, std::int64_t heads_q);
+
 /// Equal shapes; `layout` names the axes.
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout);
 

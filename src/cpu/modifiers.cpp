@@ -45,7 +45,7 @@ ScoreTerms GroupModifiers::terms(std::int64_t batch, std::int64_t group) const {
 GroupDropout GroupModifiers::dropout(const Sequence& sequence, std::int64_t batch, std::int64_t group) const {
   const DropoutKey key = dropout_key(problem_.dropout, random_.seed, random_.offset);
   return {.key = key,
-          .head = static_cast<unsigned>(batch * problem_.heads_q + first_head(group)),
+          .head = dropout_head(random_, problem_.heads_q, batch, first_head(group)),
           .first_position = sequence.q.offset,
           .first_key = sequence.k.offset,
           .given = key.threshold > 0};

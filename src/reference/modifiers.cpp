@@ -12,9 +12,9 @@ HeadModifiers::HeadModifiers(const ScoreModifiers& given, const AttentionOptions
       position_q_(rows.position_q),
       position_k_(rows.position_k),
       head_(head),
-      heads_q_(heads_q),
       dropout_(dropout_key(options.dropout, numbers_of(random, options.dropout).seed,
-                           numbers_of(random, options.dropout).offset)) {}
+                           numbers_of(random, options.dropout).offset)),
+      dropout_head_(dropout_head(random, heads_q, rows.sequence, head)) {}
 
 std::int64_t HeadModifiers::shared_offset(const ConstTensorView& view) const {
   return (view.shape[0] == 1 ? 0 : sequence_ * view.strides[0]) + (view.shape[1] == 1 ? 0 : head_ * view.strides[1]);
@@ -57,8 +57,7 @@ bool HeadModifiers::shows_node(std::int64_t query, std::int64_t node) const {
 double HeadModifiers::dropout_factor(std::int64_t query, std::int64_t key) const {
   const auto row = static_cast<unsigned>(position_q_ + query);
   const auto column = static_cast<unsigned>(position_k_ + key);
-  const auto head = static_cast<unsigned>(sequence_ * heads_q_ + head_);
-  const PhiloxBlock block = philox(dropout_counter(dropout_, head, row, column), dropout_.key);
+  const PhiloxBlock block = philox(dropout_counter(dropout_, dropout_head_, row, column), dropout_.key);
   if (dropout_slice(block, row, column) < dropout_.threshold) return 0.0;
   return 256.0 / (256.0 - dropout_.threshold);
 }

@@ -53,8 +53,8 @@ class HeadModifiers {
   std::int64_t position_q_ = 0;  // of its first query and key: dropout draws by positions in the whole sequence
   std::int64_t position_k_ = 0;
   std::int64_t head_ = 0;
-  std::int64_t heads_q_ = 0;
   DropoutKey dropout_;
+  unsigned dropout_head_ = 0;  // the head's number
   ConstTensorView tree_mask_;
   std::int64_t tree_offset_ = 0;  // of the first query
 };

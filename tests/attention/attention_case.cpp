@@ -95,7 +95,9 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
     if (attention.tree->random_bits) out << " of random bits, visible " << attention.tree->visible;
   }
   if (attention.options.dropout != 0.0F) {
-    out << " random " << attention.random.seed << ' ' << attention.random.offset;
+    const RandomState& random = attention.random;
+    out << " random " << random.seed << ' ' << random.offset << " at " << random.first_batch << ' ' << random.first_head
+        << " of " << random.heads;
   }
 }
 

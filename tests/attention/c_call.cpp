@@ -47,6 +47,9 @@ void copy_shared(const From& from, To& to) {
                   m.block_size};
   to.random = {from.random.seed, from.random.offset};
   to.random_on_device = from.random.on_device;
+  to.dropout_first_batch = from.random.first_batch;
+  to.dropout_first_head = from.random.first_head;
+  to.dropout_heads = from.random.heads;
   to.offset_q = tensor_of(from.sequences.offset_q);
   to.offset_k = tensor_of(from.sequences.offset_k);
 }

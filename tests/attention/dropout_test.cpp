@@ -265,5 +265,52 @@ TEST_P(DropoutMatches, GroupedHeads) {
   });
 }
 
+/// Sequence 1 and 2 of three, heads 1 and 2 of four.
+TEST(DropoutOfAPart, DropsWhatTheWholeDrops) {
+  constexpr std::int64_t kRows = 40;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    AttentionCase whole = flat_case(kRows, kRows, 3, 4);
+    whole.dtype = dtype;
+    whole.options.dropout = 0.4F;
+    whole.random = {.seed = 5, .offset = 6};
+    AttentionCase part = whole;
+    part.batch = part.heads_q = part.heads_kv = 2;
+    part.random.first_batch = part.random.first_head = 1;
+    part.random.heads = 4;
+    FlatScores all(whole);
+    FlatScores some(part);
+    all.run_forward();
+    some.run_forward();
+    const std::vector<std::uint8_t> mask = mask_of(0.4F, part.random, {2, 2, kRows, kRows});
+    for (std::int64_t index = 0; index < 4 * kRows * kRows; ++index) {
+      const std::int64_t entry = index / (2 * kRows * kRows);
+      const std::int64_t head = index / (kRows * kRows) % 2;
+      const std::int64_t query = index / kRows % kRows;
+      const bool kept = all.probability(query, index % kRows, head + 1, entry + 1) > 0.0;
+      ASSERT_EQ(some.probability(query, index % kRows, head, entry) > 0.0, kept) << index;
+      ASSERT_EQ(mask[static_cast<std::size_t>(index)] != 0, kept) << index;
+    }
+  }
+}
+
+TEST(DropoutOfAPart, MustFitTheWhole) {
+  const CaseTensors tensors(flat_case(4, 4, 2, 3));
+  const auto message_of = [&](const RandomState& random) {
+    ForwardArguments arguments = tensors.forward_arguments();
+    arguments.random = random;
+    const Status status = forward(arguments, {.dropout = 0.5F});
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    return status.message();
+  };
+  EXPECT_EQ(message_of({.first_batch = -1}),
+            "random has first_batch -1, first_head 0 and heads 0: each must be 0 or more");
+  EXPECT_EQ(message_of({.first_head = 1}),
+            "random.first_head is 1 and q has 3 heads: random.heads, the heads of all, is 0");
+  EXPECT_EQ(message_of({.first_head = 2, .heads = 4}),
+            "random.first_head is 2 and q has 3 heads: random.heads, the heads of all, is 4");
+  EXPECT_EQ(message_of({.first_batch = 1LL << 31, .heads = 3}),
+            "random has first_batch 2147483648 and heads 3: there may be 2^32 heads of sequences in all");
+}
+
 }  // namespace
 }  // namespace strobe::test

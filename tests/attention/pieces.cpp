@@ -84,6 +84,10 @@ PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece, const At
   call_.lse = tensor(lse_.data(), {1, piece.heads, piece.rows()});
   call_.modifiers = modifiers_of(whole.modifiers, piece);
   if (piece.at_offset) set_offsets(options);
+  call_.random = whole.random;
+  call_.random.first_batch += at.sequence;
+  call_.random.first_head += piece.head;
+  call_.random.heads = whole.random.heads == 0 ? reference::heads_of(whole.q) : whole.random.heads;
 }
 
 void PieceCall::set_offsets(const AttentionOptions& options) {

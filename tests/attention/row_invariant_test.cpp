@@ -38,9 +38,10 @@ void expect_row_invariance(const AttentionCase& attention, int pieces) {
   for (const CacheKind kind : {CacheKind::pages, CacheKind::entries}) {
     EXPECT_TRUE(CacheCopy(whole, kind, random).expect_the_same_results(attention.options, {.threads = 3}));
   }
-  if (attention.options.dropout != 0.0F) return;  // which draws by a row's place in the call
   for (const reference::SequenceRows& sequence : reference::sequence_rows(whole.q, whole.k, whole.sequences)) {
-    for (int count = 0; count < pieces && sequence.seqlen_q > 0; ++count) {
+    // Dropout draws by positions, which the parts of whole sequences do not say.
+    const bool has_positions = attention.options.dropout == 0.0F || sequence.is_part;
+    for (int count = 0; count < pieces && has_positions && sequence.seqlen_q > 0; ++count) {
       const Piece piece = random_piece(attention, sequence, random);
       SCOPED_TRACE("sequence " + std::to_string(sequence.sequence) + ", rows " + std::to_string(piece.row_begin) +
                    " to " + std::to_string(piece.row_end) + ", head " + std::to_string(piece.head));

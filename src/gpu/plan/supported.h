@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "call/problem.h"
+#include "strobe/attention.h"
 #include "strobe/status.h"
 
 namespace strobe::gpu {
@@ -22,5 +23,8 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem);
+
+/// Where dropout draws.
+Status check_random(const AttentionProblem& problem, const RandomState& random);
 
 }  // namespace strobe::gpu
