@@ -20,7 +20,7 @@ from pathlib import Path
 import strobe
 import strobe.torch
 import torch
-from strobe.torch.context_parallel import gather, launches
+from strobe.torch.context_parallel import groups, launches
 from torch import distributed
 
 HEADS, HEADS_KV, HEAD_DIM = 32, 8, 128
@@ -180,15 +180,16 @@ WAYS = ("", ", one group of heads", ", one launch for a rank's rows", ", one gro
 @contextmanager
 def chosen(way):
     """What gather does otherwise, to see what each choice is worth."""
-    kept = gather._HIDDEN_BYTES, launches.JOINED_ON_GPUS
+    kept = dict(groups.HIDDEN_BYTES), launches.JOINED_ON_GPUS
     if way in (WAYS[1], WAYS[3]):
-        gather._HIDDEN_BYTES = 1 << 60
+        groups.HIDDEN_BYTES.update(forward=1 << 60, backward=1 << 60)
     if way in (WAYS[2], WAYS[3]):
         launches.JOINED_ON_GPUS = True
     try:
         yield
     finally:
-        gather._HIDDEN_BYTES, launches.JOINED_ON_GPUS = kept
+        groups.HIDDEN_BYTES.update(kept[0])
+        launches.JOINED_ON_GPUS = kept[1]
 
 
 def decode(keys=1 << 20):

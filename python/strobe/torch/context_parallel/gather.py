@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each rank fetches the keys and values that its queries see, and computes its rows as one process would.
 
-The key heads are computed in two or three groups, each of which travels while the one before it is computed; in the
+The key heads are computed in one group or two, of which the second travels while the first is computed; in the
 backward the gradients of a group travel to the ranks that have its keys while the next one is computed. They are sums
 over the ranks, in float32 and in the order of the ranks.
 """
@@ -16,12 +16,11 @@ from strobe import _core
 from strobe._shapes import lse_shape, output_shape
 from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.exchange import Transfer
+from strobe.torch.context_parallel.groups import first_heads
 from strobe.torch.context_parallel.keys import KeyPlan, key_plan
 from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import PartBackward, SharedCall, save
-
-_HIDDEN_BYTES = 1 << 20  # what is fetched in so few bytes takes less time than a launch for it alone
 
 
 def _plan(call: SharedCall) -> KeyPlan:
@@ -31,15 +30,10 @@ def _plan(call: SharedCall) -> KeyPlan:
 
 
 def head_groups(heads_kv: int, heads_q: int, buffer_bytes: int, given: Any, backward: bool) -> list[Heads]:
-    """Key heads that are computed together: in two groups, where that hides more than another launch costs.
-
-    Nothing hides the way of the first group, nor in a backward that of the last one's gradients, which are more.
-    """
-    group, first = heads_q // max(heads_kv, 1), heads_kv // (2 if backward else 4)
-    if buffer_bytes < _HIDDEN_BYTES or not given.keys().isdisjoint(("bias", "dropout")):
-        first = 0
-    elif heads_kv > 1:
-        first = max(first, 1)
+    """Key heads that are computed together."""
+    group = heads_q // max(heads_kv, 1)
+    whole = not given.keys().isdisjoint(("bias", "dropout"))
+    first = 0 if whole else first_heads(heads_kv, buffer_bytes, backward)
     return [Heads(start, stop, group) for start, stop in ((0, first), (first, heads_kv)) if start < stop]
 
 

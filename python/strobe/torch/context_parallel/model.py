@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from strobe.torch.context_parallel.all_to_all import head_shares
+from strobe.torch.context_parallel.groups import hidden_shares
 from strobe.torch.context_parallel.keys import Sight, key_plan
 from strobe.torch.context_parallel.layout import Layout, Rows, imbalance
 from strobe.torch.context_parallel.ring import ring_steps
@@ -58,8 +59,8 @@ def gather_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
     others = [peer for peer in range(layout.world) if peer != rank]
     keys = sum(_count(plan.receives[peer]) for peer in others) * size.key_bytes
     gradients = sum(_count(runs) for peer in others for runs in plan.collects[peer]) * size.key_bytes
-    hidden = 1 - 1 / size.heads_kv
-    return Traffic(keys, keys + gradients, hidden, hidden)
+    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, gradients)
+    return Traffic(keys, keys + gradients, *hidden)
 
 
 def all_to_all_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
