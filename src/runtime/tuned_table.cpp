@@ -157,22 +157,22 @@ std::string tuned_text(const TunedTable& table) {
 }
 
 TunedRead parse_tuned(std::string_view text) {
-  const TunedRead damaged{.table = {}, .reason = "it is no table of tuned choices, or damaged"};
+  const auto damaged = [] { return TunedRead{.table = {}, .reason = "it is no table of tuned choices, or damaged"}; };
   const std::size_t hash = text.rfind(kHash);
   if (hash == std::string_view::npos ||
       text.substr(hash) != fmt::format("{}{}\n", kHash, hash_of(text.substr(0, hash)))) {
-    return damaged;
+    return damaged();
   }
   std::string_view lines = text.substr(0, hash);
   const bool known = take_line(lines, kFormat) == "";
   const auto library = known ? take_line(lines, kLibrary) : std::nullopt;
   const auto device = library.has_value() ? take_line(lines, kDevice) : std::nullopt;
-  if (!device.has_value()) return damaged;
+  if (!device.has_value()) return damaged();
   TunedRead read{.table = {.device = std::string(*device), .library = std::string(*library), .entries = {}},
                  .reason = ""};
   while (!lines.empty()) {
     const std::optional<std::string_view> line = take_line(lines);
-    if (!line.has_value() || !add_entry(*line, read.table)) return damaged;
+    if (!line.has_value() || !add_entry(*line, read.table)) return damaged();
   }
   return read;
 }

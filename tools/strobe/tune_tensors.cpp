@@ -27,8 +27,9 @@ Status check_tuned(const AttentionProblem& p) {
 template <class T>
 io::HostTensor filled(DType dtype, std::vector<std::int64_t> shape, T value) {
   io::HostTensor tensor = io::make_tensor(dtype, std::move(shape));
-  for (std::size_t at = 0; at + sizeof value <= tensor.bytes.size(); at += sizeof value) {
-    std::memcpy(tensor.bytes.data() + at, &value, sizeof value);
+  constexpr std::size_t kBytes = sizeof(T);
+  for (std::size_t at = 0; at + kBytes <= tensor.bytes.size(); at += kBytes) {
+    std::memcpy(tensor.bytes.data() + at, &value, kBytes);
   }
   return tensor;
 }

@@ -129,7 +129,8 @@ std::string sm80_backward(const AttentionProblem& problem, const DeviceShape& sh
 }
 
 std::string planned_text(const AttentionProblem& problem, const DeviceShape& shape) {
-  const bool sm90 = shape.compute_major == 9 && !(problem.pass == Pass::forward && sm90::is_decode(problem));
+  const bool decodes = problem.pass == Pass::forward && sm90::is_decode(problem);
+  const bool sm90 = shape.compute_major == 9 && !decodes;
   if (problem.pass == Pass::forward) return sm90 ? sm90_forward(problem, shape) : sm80_forward(problem, shape);
   return sm90 ? sm90_backward(problem, shape) : sm80_backward(problem, shape);
 }
