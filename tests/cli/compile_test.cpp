@@ -18,9 +18,12 @@ class CompileCommand : public testing::Test {
  protected:
   void SetUp() override {
     ::setenv("STROBE_CACHE_DIR", path("cache").c_str(), 1);
+    if (*STROBE_TEST_NVRTC != '\0') ::setenv("STROBE_NVRTC", STROBE_TEST_NVRTC, 0);
+    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // NVRTC keeps memory until the process ends
     ::setenv("STROBE_RECORD", path("calls.jsonl").c_str(), 1);
   }
   void TearDown() override {
+    ::unsetenv("ASAN_OPTIONS");
     ::unsetenv("STROBE_CACHE_DIR");
     ::unsetenv("STROBE_RECORD");
   }
