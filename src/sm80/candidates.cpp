@@ -14,8 +14,8 @@ void add_forward(const AttentionProblem& problem, const DeviceShape& shape, cons
   const Result<forward::Config> config = forward_config(problem, shape, choice);
   if (!config.ok()) return;
   const ForwardPlan plan = forward_plan(problem, shape, *config, choice);
-  const gpu::PredictedTimes times = gpu::predicted_times(shape, forward_work(problem, shape, plan));
-  candidates.add(choice, times.seconds(), explain(problem, shape, plan) + std::to_string(plan.order.section_heads));
+  candidates.add(choice, shape, forward_work(problem, shape, plan),
+                 explain(problem, shape, plan) + std::to_string(plan.order.section_heads));
 }
 
 std::vector<gpu::Candidate> forward_candidates(const AttentionProblem& problem, const DeviceShape& shape,
@@ -47,8 +47,7 @@ void add_backward(const AttentionProblem& problem, const DeviceShape& shape, con
   const Result<backward::Config> config = backward_config(problem, shape, choice);
   if (!config.ok()) return;
   const BackwardPlan plan = backward_plan(problem, shape, *config, choice);
-  const gpu::PredictedTimes times = gpu::predicted_times(shape, backward_work(problem, shape, plan));
-  candidates.add(choice, times.seconds(), explain(problem, shape, plan));
+  candidates.add(choice, shape, backward_work(problem, shape, plan), explain(problem, shape, plan));
 }
 
 std::vector<gpu::Candidate> backward_candidates(const AttentionProblem& problem, const DeviceShape& shape,

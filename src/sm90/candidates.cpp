@@ -14,8 +14,7 @@ void add_forward(const AttentionProblem& problem, const DeviceShape& shape, cons
   const Result<forward::Config> config = forward_config(problem, shape, choice);
   if (!config.ok()) return;
   const ForwardPlan plan = forward_plan(problem, shape, *config, choice);
-  const gpu::PredictedTimes times = gpu::predicted_times(shape, forward_work(problem, shape, plan));
-  candidates.add(choice, times.seconds(), explain(problem, plan));
+  candidates.add(choice, shape, forward_work(problem, shape, plan), explain(problem, plan));
 }
 
 std::vector<gpu::Candidate> forward_candidates(const AttentionProblem& problem, const DeviceShape& shape,
@@ -39,8 +38,7 @@ void add_backward(const AttentionProblem& problem, const DeviceShape& shape, con
   const Result<backward::Config> config = backward_config(problem, choice);
   if (!config.ok()) return;
   const BackwardPlan plan = backward_plan(problem, shape, *config, choice);
-  const gpu::PredictedTimes times = gpu::predicted_times(shape, backward_work(problem, shape, plan));
-  candidates.add(choice, times.seconds(), explain(problem, plan));
+  candidates.add(choice, shape, backward_work(problem, shape, plan), explain(problem, plan));
 }
 
 /// The same tiles with other parts of the query heads, and with other sections.

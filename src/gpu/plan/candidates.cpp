@@ -26,10 +26,10 @@ std::vector<Candidate> fastest(const std::vector<Candidate>& all, bool other_til
 
 }  // namespace
 
-void Candidates::add(const Choice& choice, double seconds, const std::string& plan) {
+void Candidates::add(const Choice& choice, const DeviceShape& shape, const PlannedWork& work, const std::string& plan) {
   if (std::ranges::find(plans_, plan) != plans_.end()) return;
   plans_.push_back(plan);
-  all_.push_back({choice, seconds});
+  all_.push_back({choice, predicted_times(shape, work).seconds()});
 }
 
 std::vector<Candidate> Candidates::ranked() const {

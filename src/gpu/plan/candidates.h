@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu/plan/choice.h"
+#include "gpu/plan/times.h"
 
 namespace strobe::gpu {
 
@@ -18,8 +19,8 @@ struct Candidate {
 /// Gathers candidates, the rule's first, each plan once.
 class Candidates {
  public:
-  /// `plan`: a text that tells plans apart.
-  void add(const Choice& choice, double seconds, const std::string& plan);
+  /// What a plan by that choice has to do on the device. `plan`: a text that tells plans apart.
+  void add(const Choice& choice, const DeviceShape& shape, const PlannedWork& work, const std::string& plan);
 
   /// The rule's, and then up to five: with the rule's tiles those within a tenth of the fastest such, and up to two
   /// with other tiles within a tenth of the fastest of all. The fastest come first, of equally fast ones those that
