@@ -3,7 +3,8 @@
 
     python examples/gpt/speed.py --device cuda --sizes 1.3b 2.7b --contexts 2048 8192 --compile
 
-Random tokens, bfloat16 on a GPU, AdamW with weights in float32. Model FLOPs of a sequence are counted as
+Random tokens, bfloat16 on a GPU, AdamW with weights in float32; `llama` is four layers of transformers' Llama 3 8B
+with weights in bfloat16. Model FLOPs of a sequence are counted as
 FlashAttention-2 does (Dao, 2023, section 4.2): 6 seqlen parameters + 12 layers width seqlen^2.
 """
 
@@ -17,7 +18,8 @@ from typing import Any
 import plot_speed
 import torch
 from attentions import ATTENTIONS
-from model import Attention, Gpt
+from model import Gpt
+from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
@@ -26,7 +28,27 @@ SIZES = {
     "tiny": {"width": 64, "heads": 2, "layers": 2},
     "1.3b": {"width": 2048, "heads": 16, "layers": 24},
     "2.7b": {"width": 2560, "heads": 20, "layers": 32},
+    "llama": {"width": 4096, "heads": 32, "layers": 4},
+    "llama-tiny": {"width": 128, "heads": 4, "layers": 2},
 }
+
+
+def make_model(size: str, context: int, device: str) -> nn.Module:
+    """With `blocks`, `token` and `use`, the name of an attention."""
+    if size.startswith("llama"):
+        from llama import make_llama
+
+        return make_llama(VOCABULARY, context, device, **SIZES[size])
+    with torch.device(device):
+        return NamedGpt(VOCABULARY, context, ATTENTIONS["sdpa"], **SIZES[size])
+
+
+class NamedGpt(Gpt):
+    """A GPT whose attention is chosen by its name."""
+
+    def use(self, attention: str) -> None:
+        for block in self.blocks:
+            block.attention = ATTENTIONS[attention]
 
 
 class Trainer:
@@ -35,8 +57,7 @@ class Trainer:
     def __init__(self, size: str, context: int, options: argparse.Namespace) -> None:
         self.device = options.device
         torch.manual_seed(0)
-        with torch.device(self.device):
-            self.model = Gpt(VOCABULARY, context, ATTENTIONS["sdpa"], **SIZES[size])
+        self.model = make_model(size, context, self.device)
         if options.compile:
             for block in self.model.blocks:
                 block.compile(dynamic=False)
@@ -44,10 +65,6 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused)
         self.sequences, self.context = max(1, options.tokens // context), context
         self.tokens = torch.randint(VOCABULARY, (self.sequences, context + 1), device=self.device)
-
-    def use(self, attention: Attention) -> None:
-        for block in self.model.blocks:
-            block.attention = attention
 
     def step(self) -> None:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
@@ -80,7 +97,7 @@ def peak_bytes(device: str) -> int:
 
 def warm_up(trainer: Trainer, name: str) -> int | None:
     """The most memory that a step takes, in bytes; None if there is too little."""
-    trainer.use(ATTENTIONS[name])
+    trainer.model.use(name)
     if trainer.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     try:
@@ -100,7 +117,7 @@ def measure(size: str, context: int, options: argparse.Namespace) -> list[dict[s
     times: dict[str, list[float]] = {name: [] for name, most in memory.items() if most is not None}
     for _ in tqdm(range(options.rounds), desc=f"{size}, {context} tokens", unit="round"):
         for name, seconds in times.items():
-            trainer.use(ATTENTIONS[name])
+            trainer.model.use(name)
             seconds.append(trainer.seconds(options.steps))
     rows = []
     for name in options.attention:

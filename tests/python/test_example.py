@@ -113,6 +113,35 @@ def test_speed_of_each_attention_is_written_and_drawn(tmp_path):
     assert "Strobe" in (tmp_path / "speed.svg").read_text()
 
 
+def test_speed_of_the_llama_of_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    settings = ["--device", "cpu", "--sizes", "llama-tiny", "--contexts", "32", "--tokens", "64", "--rounds", "1"]
+    command = [sys.executable, str(FOLDER / "speed.py"), *settings, "--attention", "strobe", "sdpa", "math"]
+    children.run(command, cwd=tmp_path, env=ENVIRONMENT)
+    rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    assert [(row["attention"], row["batch"]) for row in rows] == [("strobe", 2), ("sdpa", 2), ("math", 2)]
+    # 128 wide, 2 layers, 4 heads and 1 key head of 32: projections, the feed-forward layer of 448, norms and the head
+    parameters = 2 * (2 * 128**2 + 2 * 128 * 32 + 3 * 128 * 448 + 2 * 128) + 128 + 50304 * 128
+    flops = 2 * (6 * 32 * parameters + 12 * 2 * 128 * 32**2)
+    assert rows[0]["tflops"] * rows[0]["seconds"] * 1e12 == pytest.approx(flops)
+
+
+def test_attentions_of_the_llama_agree(monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(FOLDER)
+    from llama import make_llama
+
+    torch.manual_seed(0)
+    model = make_llama(100, 48, "cpu", width=128, heads=4, layers=2)
+    tokens = torch.randint(100, (2, 48))
+    logits = {}
+    for name in ("math", "sdpa", "strobe"):
+        model.use(name)
+        logits[name] = model(tokens)
+    torch.testing.assert_close(logits["strobe"], logits["math"], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(logits["strobe"], logits["math"])  # computed by another library, not by the same code
+
+
 def test_eight_bit_attention_keeps_the_loss(tmp_path):
     (tmp_path / "text").write_text(TEXT, encoding="utf-8")
     settings = {"--text": "text", "--steps": 8, "--batches": 2, "--context": 32, "--width": 64, "--heads": 2}
