@@ -48,8 +48,8 @@ OPTIONS = [
     ),
     KernelMutation(
         "the bias of queries that do not exist is not cleared",
-        f"{BACKWARD}/roles/probability_role.h",
-        "queries < C.block_m && params_.bias_boxes.rows > 1",
+        f"{BACKWARD}/bias_ring.h",
+        "queries < C.block_m && !shared_rows",
         "false && queries < 0",
         "Bias64",
     ),

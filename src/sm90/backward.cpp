@@ -12,6 +12,7 @@
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/override.h"
 #include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_kernels.h"
@@ -28,6 +29,7 @@ using gpu::RowsView;
 struct AllMaps {
   backward::TensorMaps main;
   backward::QueryGradientMaps query;
+  backward::TensorMaps bias;  // of the kernel of its gradient
 };
 
 Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const BackwardPlan& plan,
@@ -54,11 +56,18 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
     Status status = encode(driver, item.tensor, item.bound, item.box, memory, item.map);
     if (!status.ok()) return status;
   }
-  if (config.bias_stages == 0) return {};
-  const ConstTensorView& bias = a.modifiers.bias;
-  return encode_bias(driver, bias, bias_boxes(problem, bias, config.block_m),
-                     kPanelRowBytes / static_cast<int>(size_of(bias.dtype)), runtime::Swizzle::bytes_128,
-                     maps.main.bias);
+  if (config.bias_stages > 0) {
+    const ConstTensorView& bias = a.modifiers.bias;
+    Status status = encode_bias(driver, bias, bias_boxes(problem, bias, config.block_m),
+                                kPanelRowBytes / static_cast<int>(size_of(bias.dtype)), runtime::Swizzle::bytes_128,
+                                maps.main.bias);
+    if (!status.ok()) return status;
+  }
+  if (!problem.wants_d_bias) return {};
+  maps.bias = maps.main;
+  const Box bias_keys{.rows = block_n(bias_gradient_config(config))};
+  Status status = encode(driver, {"k", a.k}, k_bound, bias_keys, memory, maps.bias.k);
+  return status.ok() ? encode(driver, {"v", a.v}, k_bound, bias_keys, memory, maps.bias.v) : status;
 }
 
 using Params = WithOffsets<backward::Params>;
@@ -128,12 +137,14 @@ class Backward final : public gpu::BackwardCall {
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
-  Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, const Params& params,
+  Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, Params params,
                      const gpu::CallStream& stream) const {
+    const backward::Config config = bias_gradient_config(plan_.config);
+    params.n_blocks = static_cast<int>(gpu::backward_blocks(problem().seqlen_k, block_n(config)));
     const BiasGradientParams bias =
         gpu::bias_gradient_params(problem(), arguments, params, backward::bias_key_tiles(params.n_blocks));
     return launch(kernels_.bias, std::min(bias.tiles, device().multiprocessors), backward::kBiasGradientThreads,
-                  bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
+                  bias_gradient_smem_plan(config).total_bytes, true, stream, maps.bias, params, bias);
   }
 
   Status launch_parts(const AllMaps& maps, const Params& params, const gpu::CallStream& stream, bool follows) const {
@@ -168,7 +179,7 @@ class Backward final : public gpu::BackwardCall {
       return launch(kernels_.query, groups, threads_per_block(plan_.query), smem_plan(plan_.query).total_bytes, true,
                     stream, maps.query, params);
     }
-    return launch(kernels_.query, params.m_blocks * params.heads * params.sequences.batch, backward::kFinishThreads, 0,
+    return launch(kernels_.query, params.m_blocks * params.heads * params.sequences.batch, finish_threads(config), 0,
                   true, stream, params);
   }
 

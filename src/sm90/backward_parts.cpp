@@ -57,17 +57,23 @@ class ListSchedule {
   double overhead_[2];     // of an item; of one that shares keys
 };
 
+/// At 64 columns in order: query heads whose rows L2 should hold, else items have two. log: bwd-ordered-grouped
+constexpr std::int64_t kLongHeads = 4;
+
 /// Under a causal mask items drift apart by whole query heads, and what they read leaves L2 in between: at most four,
 /// and two where the rows of one query head do not fit L2. Where sums of dQ are added to in order, items of different
-/// lengths would wait for each other, and of rows that do not fit L2 parts read more. log: bwd-part-heads,
-/// bwd-parts-ordered-long
+/// lengths would wait for each other, and at 128 of rows that do not fit L2 parts read more. log: bwd-part-heads,
+/// bwd-parts-ordered-long, bwd-ordered-grouped
 std::int64_t most_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape,
                         const backward::Config& config) {
   const std::int64_t all = group_size(problem);
-  if (!config.rule.mask_right || all <= 4) return all;
+  if (!config.rule.mask_right) return all;
   AttentionProblem one = problem;
   one.heads_q = one.heads_kv;
-  const std::int64_t most = gpu::key_heads_in_l2(one, shape, sum_bytes(one, config)) == 0 ? 2 : 4;
+  const std::int64_t held = gpu::key_heads_in_l2(one, shape, sum_bytes(one, config));
+  if (config.ordered && config.head_dim <= 64 && all % 2 == 0 && held < kLongHeads) return 2;
+  if (all <= 4) return all;
+  const std::int64_t most = held == 0 ? 2 : 4;
   if (!config.ordered) return most;
   if (most == 2) return all;
   for (std::int64_t heads = most; heads > 1; --heads) {

@@ -6,6 +6,7 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
+#include "call/heads.h"
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
@@ -28,13 +29,15 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
 /// Whether the joint design has registers for these where the same bits are wanted every time.
 bool can_order_sums(const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  return !rule.alibi && (!rule.varlen || (rule.mask_right && config.head_dim <= 64));
+  if (rule.alibi || query_gradient_parts(config) != backward::kOrderedParts) return false;
+  return !rule.varlen || (rule.mask_right && config.head_dim <= 64);
 }
 
-/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long.
-/// log: bwd-sections-ordered-d64
+/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long, the more so
+/// of grouped heads. log: bwd-ordered-causal-128, bwd-ordered-grouped
 bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
-  const bool waits_long = config.rule.mask_right && config.head_dim > 64 && problem.seqlen_k < kLongCausal;
+  const std::int64_t long_enough = heads_per_key_head(problem) > 1 ? kLongCausal : 1024;
+  const bool waits_long = config.rule.mask_right && config.head_dim > 64 && problem.seqlen_k < long_enough;
   return can_order_sums(config) && !waits_long;
 }
 
@@ -53,7 +56,7 @@ struct BackwardTiles {
   int most_head_dim;  // of Q and K, and of V
   int block_m;
   int stages;      // of Q, and of dO
-  bool staged_dq;  // in any order; in order the sums are always staged
+  bool staged_dq;  // in any order; in order the sums are always staged, and with a softcap at 64 columns never else
 };
 
 /// In order of preference. By roles there are the same bits every time, and all rules fit the registers.
@@ -63,7 +66,7 @@ constexpr BackwardTiles kBackwardTiles[] = {
      .most_head_dim = 128,
      .block_m = 64,
      .stages = 3,
-     .staged_dq = true},  // log: bwd-y, bwd-x-staged
+     .staged_dq = true},  // log: bwd-y, bwd-x-staged, bwd-d64-options
     {.by_roles = true,
      .most_head_dim = 128,
      .block_m = 128,
@@ -76,9 +79,11 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles, bool 
   config.block_m = tiles.block_m;
   config.q_stages = config.do_stages = tiles.stages;
   config.ordered = deterministic && !tiles.by_roles;
-  config.staged_dq = tiles.staged_dq || config.ordered;
-  // With used lengths nobody knows which items are the shortest.
-  config.alternates = config.ordered && config.rule.mask_right && !config.rule.varlen;
+  const bool from_registers = config.rule.softcap && config.head_dim <= 64;  // log: bwd-d64-options
+  config.staged_dq = (tiles.staged_dq && !from_registers) || config.ordered;
+  // With used lengths nobody knows which items are the shortest; at 128 it does not pay. log: bwd-ordered-causal-128
+  config.alternates =
+      config.ordered && config.rule.mask_right && !config.rule.varlen && config.head_dim <= 64;
   config.dp_ahead = config.rule.bias && !config.rule.softcap;  // as registers allow, and compiling shows
   return config;
 }
@@ -91,7 +96,7 @@ bool takes(const AttentionProblem& problem, const backward::Config& config, cons
   if (std::max(config.head_dim, config.head_dim_v) > tiles.most_head_dim) return false;
   if (rule.block_mask % tiles.block_m != 0) return false;
   if (!tiles.by_roles) {
-    if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v)) return false;
+    if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v, config.block_m)) return false;
     if (problem.deterministic && !(asked_for ? can_order_sums(config) : orders_sums(problem, config))) return false;
   }
   return smem_plan(config).total_bytes <= kMaxSmemBytes;
@@ -223,7 +228,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   }
   if (problem.wants_d_bias) {
     const Checked blocks = Checked(gpu::backward_blocks(problem.seqlen_q, config.block_m)) *
-                           gpu::backward_blocks(problem.seqlen_k, block_n(config));
+                           gpu::backward_blocks(problem.seqlen_k, block_n(bias_gradient_config(config)));
     const std::int64_t tiles = (blocks * gpu::bias_planes(problem)).value();
     if (tiles > kMaxInt) {
       return unsupported("{} tiles of d_bias: the sm90 kernels take up to {}", tiles, kMaxInt);
@@ -235,7 +240,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
 std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
   const backward::Config call = call_config(problem);
   std::vector<backward::Config> choices;
-  bool has_joint = false;  // the joint design has one way for each head_dim
+  bool has_joint = false;  // the joint design has one way for each head_dim and rule
   for (const BackwardTiles& tiles : kBackwardTiles) {
     const backward::Config config = with(call, tiles, problem.deterministic);
     if (!takes(problem, config, tiles, true) || (has_joint && !tiles.by_roles)) continue;
@@ -247,7 +252,7 @@ std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
 
 std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (!rule.bias || !config.by_roles || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
+  if (!rule.bias || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
     return std::nullopt;
   }
   const bool is_narrow = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32;
@@ -263,6 +268,7 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
 
 backward::Config bias_gradient_config(const backward::Config& config) {
   backward::Config gradient = config;
+  gradient.by_roles = true;  // steps of 64 keys, and rows of LSE and D as they are
   gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
   gradient.shares_keys = false;
   return gradient;

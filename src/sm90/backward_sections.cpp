@@ -23,12 +23,6 @@ std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& sha
   return gpu::key_heads_in_l2(problem, shape, sum_bytes(problem, config));
 }
 
-/// The problem with one query head a key head: items pass over those of a group one after the other.
-AttentionProblem one_of_group(AttentionProblem problem) {
-  problem.heads_q = problem.heads_kv;
-  return problem;
-}
-
 /// The least divisor of `heads` that is `least` or more, so that all sections are as long and the last one does not end
 /// with long items alone. Where that is far above `least`, which is then a small part of the heads, `least`.
 std::int64_t even_section(std::int64_t heads, std::int64_t least) {
@@ -94,19 +88,30 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
   return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), heads_for(shape, 4), most);
 }
 
-/// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
-/// 64 every second section takes care of that, of no more heads than four fifths of L2 hold.
-/// log: bwd-sections-ordered-full, bwd-sections-ordered-l2
+/// Where dQ's sums are added to in order, under a causal mask. Grouped heads all start together, or at 64 those that
+/// long sequences leave room for: of fewer heads more items wait for one another.
+/// log: bwd-ordered-causal-128, bwd-ordered-grouped
+std::int64_t ordered_causal_section(const AttentionProblem& problem, const DeviceShape& shape,
+                                    const backward::Config& config) {
+  const std::int64_t heads = gpu::backward_key_heads(problem);
+  const bool is_grouped = heads_per_key_head(problem) > 1;
+  const bool is_long = problem.seqlen_k >= kLongCausal;
+  if (is_grouped) return config.head_dim <= 64 && is_long ? heads_for(shape, 8) : heads;
+  if (config.head_dim > 64) {
+    const std::int64_t held = gpu::key_heads_in(problem, shape.l2_bytes / 2 * 3, sum_bytes(problem, config));
+    return dividing_section(heads, std::clamp<std::int64_t>(held, heads_for(shape, 8), heads_for(shape, 16)));
+  }
+  const std::int64_t held = is_long ? gpu::key_heads_in(problem, shape.l2_bytes / 5 * 4, sum_bytes(problem, config))
+                                    : heads_in_l2(problem, shape, config);  // log: bwd-sections-ordered-l2
+  return dividing_section(heads, std::clamp<std::int64_t>(held, 1, is_long ? heads_for(shape, 8) : heads));
+}
+
+/// The same of other masks. log: bwd-sections-ordered-full
 std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape,
                              const backward::Config& config) {
-  const bool long_causal = config.alternates && problem.seqlen_k >= kLongCausal;
-  if (long_causal && config.head_dim > 64) return heads_for(shape, 64);
-  if (long_causal) {
-    const std::int64_t held =
-        gpu::key_heads_in(one_of_group(problem), shape.l2_bytes / 5 * 4, sum_bytes(problem, config));
-    return dividing_section(gpu::backward_key_heads(problem), std::clamp<std::int64_t>(held, 1, heads_for(shape, 8)));
-  }
-  const std::int64_t least = config.rule.mask_right ? 1 : heads_for(shape, 4);
+  const ScoreRule& rule = config.rule;
+  if (rule.mask_right && !rule.mask_left && !rule.varlen) return ordered_causal_section(problem, shape, config);
+  const std::int64_t least = rule.mask_right ? 1 : heads_for(shape, 4);
   return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, config));
 }
 

@@ -24,7 +24,7 @@ double joint_shared_bytes(const backward::Config& c) {
   const double columns = c.head_dim + c.head_dim_v;
   const double warpgroup = kHalf * columns * (kRowsPerWarpgroup + rows) + kHalf * columns * rows;
   const double scores = kHalf * rows * block_n(c);
-  const double parts = backward::kQueryGradientParts;
+  const double parts = query_gradient_parts(c);
   const double query_operands = query_gradient_by_rows(c) ? scores + parts * kHalf * c.head_dim * block_n(c)
                                                           : parts * scores + kHalf * c.head_dim * block_n(c);
   const double staged = c.staged_dq ? 2.0 * kFloat * rows * c.head_dim : 0.0;

@@ -82,8 +82,8 @@ TEST(Choice, ChangesABackwardsOrder) {
   EXPECT_EQ(part_heads(3), part_heads(0));  // does not divide 5
 }
 
-TEST(Choice, OrdersSumsOfShortSequences) {
-  const AttentionProblem problem = backward_of(2048, 8, true);
+TEST(Choice, OrdersSumsOfShortSequencesOfGroupedHeads) {
+  const AttentionProblem problem = backward_of(2048, 64, true);
   EXPECT_TRUE(sm90::backward_config(problem)->by_roles);
   EXPECT_TRUE(sm90::backward_config(problem, {.block_m = 64, .block_n = 128, .ctas = 1})->ordered);
 }

@@ -58,7 +58,8 @@ struct BiasBarriers<C> {
   __device__ void init() {
     for (int s = 0; s < C.bias_stages; ++s) {
       cuda::ptx::mbarrier_init(&bias_full[s], 1);
-      cuda::ptx::mbarrier_init(&bias_empty[s], kWarpsPerWarpgroup * kWarpArrivals<C.debug>);
+      cuda::ptx::mbarrier_init(&bias_empty[s],
+                               block_n(C) / kRowsPerWarpgroup * kWarpsPerWarpgroup * kWarpArrivals<C.debug>);
     }
   }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// By roles, the bias through shared memory: a producer of its own brings a step's by TMA, and the first role's scores
-// read it from there, transposed as they are.
+// The bias through shared memory: a producer of its own brings a step's by TMA, and those who compute P read it from
+// there, transposed as their scores are.
 #pragma once
 
 #include "kernels/ptx/grid.h"
@@ -21,17 +21,19 @@ namespace strobe::sm90::backward {
 template <Config C>
 __device__ __forceinline__ int existing_panels(int left) {
   constexpr int kKeys = kRowsPerWarpgroup / bias_panels(C);
-  return bias_panels(C) == 1 || left > kKeys ? bias_panels(C) : 1;
+  constexpr int kPanels = block_n(C) / kKeys;
+  return kPanels == 1 ? 1 : max(1, min(kPanels, (left + kKeys - 1) / kKeys));
 }
 
 /// The producer's side, by one thread.
 template <Config C>
 __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& params, unsigned char* smem,
                                           Barriers<C>& barriers) {
-  static_assert(C.by_roles && C.rule.block_mask == 0);
+  static_assert(C.rule.block_mask == 0 && !C.ordered);
   ptx::griddepcontrol_wait();
   const Work work = work_of<C>(params, blockIdx.x);
   const BiasBoxParams& boxes = params.bias_boxes;
+  constexpr int kKeys = kRowsPerWarpgroup / bias_panels(C);
   const int panels = existing_panels<C>(params.sequences.seqlen_k - work.n * block_n(C));
   RingPosition<C.bias_stages> at{0, 1};
   for (int group = 0; group < work.template query_heads<C>(params); ++group) {
@@ -42,11 +44,11 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
       expect(full, panels * boxes.rows * kPanelRowBytes);
       unsigned char* const stage = smem + smem_plan(C).bias + at.stage * bias_bytes(C);
 #pragma unroll
-      for (int panel = 0; panel < bias_panels(C); ++panel) {
+      for (int panel = 0; panel < block_n(C) / kKeys; ++panel) {
         if (panel >= panels) {
           break;
         }
-        const int32_t box[4] = {work.n * block_n(C) + panel * (kRowsPerWarpgroup / bias_panels(C)),
+        const int32_t box[4] = {work.n * block_n(C) + panel * kKeys,
                                 boxes.rows == 1 ? 0 : m * C.block_m, head * boxes.per_head,
                                 work.sequence * boxes.per_batch};
         cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, stage + panel * C.block_m * kPanelRowBytes,
@@ -57,14 +59,14 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
   }
 }
 
-/// Zeros in this warp's part of a stage, from the block's query `first` on. Queries that do not exist have an LSE of
+/// Zeros in this warp's part of its warpgroup's panels, from the block's query `first` on. Queries that do not exist have an LSE of
 /// infinity, and P = 0 only if their bias is a number.
 template <Config C>
-__device__ __forceinline__ void clear_bias(unsigned char* stage, int first) {
+__device__ __forceinline__ void clear_bias(unsigned char* panels, int first) {
   constexpr int kPieces = kRowsPerWarp * (C.rule.bias_float32 ? 4 : 2) / kPieceBytes;  // of a query, for a warp's keys
   const int thread = thread_of_warpgroup();
   const int piece = thread / kWarpSize * kPieces + thread % kPieces;
-  unsigned char* const panel = stage + piece / kPanelPieces * C.block_m * kPanelRowBytes;
+  unsigned char* const panel = panels + piece / kPanelPieces * C.block_m * kPanelRowBytes;
 #pragma unroll 1
   for (int query = first + thread % kWarpSize / kPieces; query < C.block_m; query += kWarpSize / kPieces) {
     *reinterpret_cast<uint4*>(panel + piece_offset(query, piece % kPanelPieces)) = make_uint4(0, 0, 0, 0);
@@ -123,5 +125,38 @@ struct SharedBias<C> {
     return {ptx::ld_shared_float(at[index % 2][0] + to), ptx::ld_shared_float(at[index % 2][1] + to)};
   }
 };
+
+/// A consumer's side, by one warpgroup.
+template <Config C>
+class BiasRing {
+ public:
+  /// The step's bias, once it has arrived in shared memory. `warpgroup`: of those that share the tile's keys.
+  __device__ __forceinline__ SharedBias<C> arrived(const ScoreBlock<C>& block, unsigned char* smem,
+                                                   Barriers<C>& barriers, int warpgroup) const {
+    wait<C>(barriers.bias_full[at_.stage], at_.parity);
+    const int queries = block.work.q.used - block.query_first;
+    const bool shared_rows = block.params.bias_boxes.rows == 1;
+    unsigned char* const panels =
+        smem + smem_plan(C).bias + at_.stage * bias_bytes(C) + warpgroup * warpgroup_bias_bytes(C);
+    if (queries < C.block_m && !shared_rows) {
+      clear_bias<C>(panels, queries);
+    }
+    return {static_cast<uint32_t>(__cvta_generic_to_shared(panels)), shared_rows};
+  }
+
+  /// It has been read.
+  __device__ __forceinline__ void release(Barriers<C>& barriers) {
+    arrive<C>(barriers.bias_empty[at_.stage]);
+    at_.advance();
+  }
+
+ private:
+  RingPosition<C.bias_stages> at_;
+};
+
+/// Where nothing comes by way of shared memory.
+template <Config C>
+  requires(C.bias_stages == 0)
+class BiasRing<C> {};
 
 }  // namespace strobe::sm90::backward

@@ -33,7 +33,7 @@ struct Config {
   // Grouped heads: that several items share a block of keys, each with a part of the query heads that read it. Their
   // sums of dK and dV go to global memory in float32, and another kernel adds them up (key_sums.h).
   bool shares_keys = false;
-  // Bias rules: stages of the ring by which TMA brings the bias; 0: the first role fetches it itself.
+  // Bias rules: stages of the ring by which TMA brings the bias; 0: who computes P fetches it from global memory.
   int bias_stages = 0;
   // The bias's gradient: dP's product runs while S becomes P, which takes registers.
   bool dp_ahead = false;
@@ -43,6 +43,7 @@ struct Config {
 };
 
 inline constexpr int kKeyWarpgroups = 2;
+inline constexpr int kQueryGradientPartColumns = 64;
 
 /// Keys of a CTA.
 constexpr int block_n(const Config& c) { return kRowsPerWarpgroup * (c.by_roles ? 1 : kKeyWarpgroups); }
@@ -58,6 +59,7 @@ constexpr RegisterBudget register_budget(const Config& c) {
   if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
   if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
+  if (c.block_m == kRowsPerWarpgroup) return {.producer = 40, .keys = 192, .queries = 88};
   // Found by compiling all rules, none of which spills: docs/log/sm90-backward.json, "What ptxas wants".
   if (c.rule.element == Element::fp16 && c.ordered && !c.rule.mask_right) {
     return {.producer = 24, .keys = 208, .queries = 72};
@@ -66,20 +68,24 @@ constexpr RegisterBudget register_budget(const Config& c) {
                                          : RegisterBudget{.producer = 24, .keys = 192, .queries = 104};
 }
 
-// dQ of a step is computed in two parts, for which the registers are enough: by 64 rows where a step has as many of
-// them, else by columns.
-inline constexpr int kQueryGradientParts = 2;
-constexpr bool query_gradient_by_rows(const Config& c) { return c.block_m == kRowsPerWarpgroup * kQueryGradientParts; }
-constexpr int query_gradient_columns(const Config& c) {
-  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / kQueryGradientParts;
+// dQ of a step is computed in parts of 64 rows and 64 columns, for which the registers are enough: by rows where a step
+// has more of them, else by columns.
+constexpr int query_gradient_parts(const Config& c) {
+  return c.block_m / kRowsPerWarpgroup * c.head_dim / kQueryGradientPartColumns;
 }
-inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
+inline constexpr int kOrderedParts = 2;  // where dQ's sums are added to in order
+constexpr bool query_gradient_by_rows(const Config& c) { return c.block_m > kRowsPerWarpgroup; }
+constexpr int query_gradient_columns(const Config& c) {
+  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / query_gradient_parts(c);
+}
+constexpr int finish_threads(const Config& c) { return kWarpgroupSize * query_gradient_parts(c); }
 inline constexpr int kFinishKeysThreads = 2 * kWarpgroupSize;  // a warpgroup each for dK and dV
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/hi_lo.h): no thread has to fetch them, which the WGMMAs' operands would delay.
-/// By roles this is faster for LSE alone, and with 128 queries a step shared memory is full.
-constexpr bool has_hi_lo_d(const Config& c) { return !c.by_roles; }
+/// By roles this is faster for LSE alone, and with 128 queries a step shared memory is full. Under dropout D is
+/// subtracted from what is left of dP.
+constexpr bool has_hi_lo_d(const Config& c) { return !c.by_roles && !c.rule.dropout; }
 constexpr bool has_hi_lo_lse(const Config& c) {
   return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }

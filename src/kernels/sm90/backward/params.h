@@ -55,7 +55,7 @@ constexpr long long row_floats(int heads, int query_blocks, int block_m) {
 
 /// Elements of dq_semaphores.
 constexpr long long semaphore_count(int heads, int query_blocks) {
-  return static_cast<long long>(heads) * query_blocks * kQueryGradientParts;
+  return static_cast<long long>(heads) * query_blocks * kOrderedParts;
 }
 
 /// Floats of dq_sum; head_dim as compiled.

@@ -228,6 +228,18 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
                                                    block.first());
 }
 
+/// Zeros in the place of dropped probabilities.
+template <Config C>
+__device__ __forceinline__ void drop(Operand<C>& p, const score::DropoutSlices<C.block_m>& slices) {
+#pragma unroll
+  for (int i = 0; i < C.block_m / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      p[i][j] &= ~slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread);
+    }
+  }
+}
+
 /// D times a factor.
 template <Config C>
 __device__ __forceinline__ void scale_sums(RowNumbers<C>& d_sum, float factor) {

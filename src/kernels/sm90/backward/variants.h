@@ -26,13 +26,14 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 }
 
 /// Whether the joint design takes these compiled sizes: a warpgroup's registers hold dK, dV and two blocks of scores,
-/// and what else a rule needs must fit there, too. These are the rules whose kernels ptxas compiles without spills;
-/// what the joint design does not take the design by roles does, which takes everything. A step by roles lies in one
-/// block of a block mask.
-constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
+/// and what else a rule needs must fit there, too, as it does with 64 columns and 64 queries a step. These are the rules
+/// whose kernels ptxas compiles without spills; what the joint design does not take the design by roles does, which
+/// takes everything. A step by roles lies in one block of a block mask.
+constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, int block_m) {
+  if (rule.block_mask != 0) return false;
   const bool needs_registers = rule.softcap || rule.bias || rule.dropout || (rule.scale_first && !rule.alibi);
-  return !needs_registers && rule.block_mask == 0 &&
-         ((head_dim == 64 && head_dim_v == 64) || (head_dim == 128 && head_dim_v <= 128));
+  if (head_dim == 64 && head_dim_v == 64) return !needs_registers || block_m == 64;
+  return !needs_registers && head_dim == 128 && head_dim_v <= 128;
 }
 
 }  // namespace strobe::sm90::backward

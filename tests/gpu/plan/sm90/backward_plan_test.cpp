@@ -251,8 +251,32 @@ INSTANTIATE_TEST_SUITE_P(
                     GroupedItem{1, 32, 2, 4096, 128, false, false, 8},
                     GroupedItem{1, 64, 8, 8192, 128, false, false, 8}, GroupedItem{1, 64, 8, 8192, 64, true, false, 4},
                     GroupedItem{1, 28, 4, 8192, 64, true, false, 4}, GroupedItem{1, 64, 8, 8192, 128, true, true, 4},
+                    GroupedItem{1, 32, 8, 8192, 64, true, true, 4}, GroupedItem{1, 32, 8, 16384, 64, true, true, 2},
                     GroupedItem{1, 64, 8, 4096, 128, true, true, 4},    // by roles
                     GroupedItem{1, 40, 8, 8192, 128, true, true, 5}));  // in order, parts would not be even
+
+struct OrderedSection {
+  std::int64_t batch, heads_q, heads_kv, seqlen, head_dim, section_heads;
+};
+
+TEST(Sm90BackwardPlan, SectionsOfSumsInOrderFollowL2AndGroups) {
+  gpu::DeviceShape shape = kH200;
+  shape.l2_bytes = std::size_t{50} << 20U;
+  for (const OrderedSection& c :
+       {OrderedSection{8, 16, 16, 2048, 128, 16}, OrderedSection{4, 16, 16, 4096, 128, 16},
+        OrderedSection{1, 32, 32, 8192, 128, 8}, OrderedSection{1, 32, 32, 16384, 128, 8},
+        OrderedSection{1, 32, 32, 2048, 64, 16}, OrderedSection{1, 32, 32, 16384, 64, 4},
+        OrderedSection{4, 32, 8, 2048, 64, 32}, OrderedSection{1, 32, 8, 16384, 64, 8},
+        OrderedSection{1, 32, 8, 16384, 128, 8}}) {
+    AttentionProblem problem = grouped_causal(c.batch, c.heads_q, c.heads_kv, c.seqlen, c.head_dim);
+    problem.deterministic = true;
+    const backward::Config config = *backward_config(problem);
+    EXPECT_TRUE(config.ordered);
+    EXPECT_EQ(config.alternates, c.head_dim == 64);
+    EXPECT_EQ(backward_plan(problem, shape, config, gpu::Choice{}).params.section_heads, c.section_heads)
+        << c.seqlen << ' ' << c.head_dim;
+  }
+}
 
 TEST(Sm90BackwardPlan, SomeProblemsTakeNoParts) {
   const auto parts_of = [](AttentionProblem problem) {
@@ -294,39 +318,6 @@ TEST(Sm90BackwardPlan, NothingToComputeIsNoLaunch) {
   EXPECT_EQ(backward_plan_of(problem).launches.size(), 1U);
   problem.seqlen_k = problem.total_k = 0;
   EXPECT_TRUE(backward_plan_of(problem).launches.empty());
-}
-
-TEST(Sm90BackwardPlan, OptionsChooseTheDesign) {
-  const auto plan_with = [](auto change) {
-    AttentionProblem problem = problem_of(1000, 128, 128);
-    change(problem);
-    return backward_plan_of(problem);
-  };
-  const BackwardPlan dropped = plan_with([](AttentionProblem& p) { p.dropout = 0.25F; });
-  EXPECT_TRUE(dropped.config.by_roles);
-  EXPECT_EQ(dropped.params.scale, problem_of(1000, 128, 128).scale / 0.75F);
-  EXPECT_TRUE(plan_with([](AttentionProblem& p) { p.modifiers.has_bias = true; }).config.by_roles);
-  for (const int size : {64, 128}) {
-    for (const std::int64_t head_dim : {64, 128, 256}) {
-      AttentionProblem problem = problem_of(1000, head_dim, head_dim);
-      problem.modifiers.block_size = size;
-      const BackwardPlan plan = backward_plan_of(problem);
-      EXPECT_TRUE(plan.config.by_roles);
-      EXPECT_EQ(size % plan.config.block_m, 0);  // a step lies in one block
-      EXPECT_EQ(size % (plan.query.consumer_warpgroups * backward::kScoreTile), 0);
-    }
-  }
-}
-
-TEST(Sm90BackwardPlan, TheBiasGradientFitsForEveryHeadDim) {
-  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-    for (const std::int64_t head_dim_v : {std::int64_t{8}, head_dim, std::int64_t{256}}) {
-      AttentionProblem problem = problem_of(1000, head_dim, head_dim_v);
-      problem.modifiers.has_bias = true;
-      problem.wants_d_bias = true;
-      EXPECT_LE(bias_gradient_smem_plan(backward_plan_of(problem).config).total_bytes, kMaxSmemBytes) << head_dim;
-    }
-  }
 }
 
 TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {

@@ -42,16 +42,16 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
 template <Config C>
 __device__ __forceinline__ bool check_query_gradient(const Params& params, const QueryBlock& block) {
   const unsigned* semaphores =
-      params.dq_semaphores + block.in_workspaces<C.rule>(params, C.block_m) * kQueryGradientParts;
+      params.dq_semaphores + block.in_workspaces<C.rule>(params, C.block_m) * kOrderedParts;
   if (semaphores[0] == 0) {
     clear_queries(params, block, block.m * C.block_m, (block.m + 1) * C.block_m);
   }
   return semaphores[0] != kNotFinite && semaphores[1] != kNotFinite;
 }
 
-/// Grid: m_blocks * heads * batch; kFinishThreads.
+/// Grid: m_blocks * heads * batch; finish_threads().
 template <Config C>
-__global__ void __launch_bounds__(kFinishThreads, 1)  // registers for repair_queries()
+__global__ void __launch_bounds__(finish_threads(C), 1)  // registers for repair_queries()
     finish_query_gradient(const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1)  // registers for repair_qu
   if (first < block.q.used) {
     const bool finite = C.ordered ? check_query_gradient<C>(params, block) : convert_query_gradient<C>(params, block);
     if (is_masked(C.rule) && __syncthreads_or(finite ? 0 : 1) != 0) {
-      constexpr int kRows = C.block_m / (kWarpsPerWarpgroup * kQueryGradientParts);  // of a warp
+      constexpr int kRows = C.block_m / (kWarpsPerWarpgroup * query_gradient_parts(C));  // of a warp
       const int begin = first + static_cast<int>(threadIdx.x) / kWarpSize * kRows;
       repair_queries<C.rule, C.head_dim>(params, block, block.sequence, block.head, C.block_m, begin, begin + kRows);
     }

@@ -9,6 +9,7 @@
 //   ../config.h, ../smem.h, ../barriers.h    what a variant is, what lies where, who waits for whom
 //   ../work.h, ../producer.h                 which keys a CTA has, and how tiles arrive
 //   key_warpgroup.h                          the loop of the keys; halves.h, ../scores.h, ../products.h: its arithmetic
+//   ../bias_ring.h                           a bias on its way in
 //   query_warpgroup.h, query_sums.h          the loop of the queries, and how their sums are added to
 //   query_gradient_order.h, query_gradient_semaphore.h, ordered_query_warpgroup.h, query_sender.h
 //                                            the same in a fixed order, for the same bits every time
@@ -75,6 +76,10 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
       produce_or_send<C>(maps, params, smem, barriers);
     } else if (threadIdx.x == 0) {
       Producer<C>(maps, params, smem, barriers).run();
+    } else if (C.bias_stages > 0 && threadIdx.x == kWarpSize) {
+      if constexpr (C.bias_stages > 0) {
+        feed_bias<C>(maps.bias, params, smem, barriers);
+      }
     }
   } else if (warpgroup == 1) {
     done = hold_keys<C, 0>(maps, params, smem, barriers);

@@ -10,9 +10,11 @@
 #pragma once
 
 #include "kernels/sm90/backward/barriers.h"
+#include "kernels/sm90/backward/bias_ring.h"
 #include "kernels/sm90/backward/epilogue.h"
 #include "kernels/sm90/backward/joint/halves.h"
 #include "kernels/sm90/backward/products.h"
+#include "kernels/sm90/backward/variants.h"
 
 namespace strobe::sm90::backward {
 
@@ -65,8 +67,7 @@ class KeyWarpgroup {
 
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
-  static_assert(!C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0);
-  static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
+  static_assert(joint_takes(C.rule, C.head_dim, C.head_dim_v, C.block_m));
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   template <bool has_large_rows>
@@ -79,7 +80,7 @@ class KeyWarpgroup {
       for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
         const ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
         Operand<C> halves, p, ds;
-        compute_probabilities<has_large_rows>(block, !work.sees_all<C.rule>(m), halves);
+        compute_probabilities<has_large_rows>(block, !work.sees_all<C.rule>(m), p, halves);
         compute_score_gradients(halves, p, ds);
         hand_over(ds);
         add_to_gradients(dk, dv, p, ds, started);
@@ -92,8 +93,13 @@ class KeyWarpgroup {
   }
 
   template <bool has_large_rows>
-  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& halves) {
+  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& p,
+                                                        Operand<C>& halves) {
     Scores<C> s;
+    StepBias<C> bias;
+    if constexpr (C.bias_stages == 0) {
+      bias.fetch(block);
+    }
     RowNumbers<C> lse_log2;
     const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
     wait<C>(barriers_.q_full[q_.stage], q_.parity);
@@ -109,19 +115,36 @@ class KeyWarpgroup {
       load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + q_.stage * kPlan.lse_bytes));
     }
     ptx::wgmma_wait_group<0>(s);
-    probabilities_in_halves<C>(block, masked, has_large_rows && block.has_large_rows(), s, lse_log2, halves);
+    const bool large = has_large_rows && block.has_large_rows();
+    if constexpr (C.bias_stages > 0) {
+      SharedBias<C> shared = bias_.arrived(block, smem_, barriers_, warpgroup());
+      probabilities_in_halves<C>(block, masked, large, s, lse_log2, shared, p, halves);
+      __syncwarp();
+      bias_.release(barriers_);
+    } else {
+      probabilities_in_halves<C>(block, masked, large, s, lse_log2, bias, p, halves);
+    }
   }
 
   __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
     Scores<C> dp;
     wait<C>(barriers_.do_full[do_.stage], do_.parity);
     ptx::wgmma_fence();
-    multiply_transposed_and_add<C, C.head_dim_v>(
-        dp, own_keys(kPlan.v), descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4),
-        rows(kPlan.d_sum) + do_.stage * (kPlan.d_bytes >> 4));
+    const Descriptor output_gradients = descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4);
+    RowNumbers<C> d_sum;
+    if constexpr (has_hi_lo_d(C)) {
+      multiply_transposed_and_add<C, C.head_dim_v>(dp, own_keys(kPlan.v), output_gradients,
+                                                   rows(kPlan.d_sum) + do_.stage * (kPlan.d_bytes >> 4));
+    } else {
+      multiply_transposed<C, C.head_dim_v>(dp, own_keys(kPlan.v), output_gradients);
+    }
     ptx::wgmma_commit_group();
+    if constexpr (!has_hi_lo_d(C)) {
+      load_row_numbers<C>(d_sum, reinterpret_cast<const float*>(smem_ + kPlan.d_sum + do_.stage * kPlan.d_bytes));
+      scale_sums<C>(d_sum, params_.score.dropout.keep_probability);
+    }
     ptx::wgmma_wait_group<0>(dp);
-    score_gradients_of_halves<C>(halves, dp, p, ds);
+    score_gradients_of_halves<C>(halves, dp, d_sum, p, ds);
   }
 
   /// dS to the queries' warpgroup.
@@ -175,6 +198,7 @@ class KeyWarpgroup {
   RingPosition<C.q_stages> q_;
   RingPosition<C.do_stages> do_;
   RingPosition<kScoreGradientStages> ds_;
+  BiasRing<C> bias_;
 };
 
 }  // namespace strobe::sm90::backward

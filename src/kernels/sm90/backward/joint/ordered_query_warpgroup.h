@@ -36,6 +36,7 @@ class OrderedQueryWarpgroup {
   static constexpr SmemPlan kPlan = smem_plan(C);
   using Part = float[query_gradient_columns(C) / 2];
   static_assert(!C.ordered || query_gradient_columns(C) / 2 == kQueryGradientPiece);
+  static_assert(!C.ordered || query_gradient_parts(C) == kOrderedParts);
 
   __device__ __forceinline__ void all_steps(const Work& work) {
     if (threadIdx.x % kWarpgroupSize == 0) {
@@ -78,7 +79,7 @@ class OrderedQueryWarpgroup {
     multiply_keys<C, true>(dq, smem_, part, ds_.stage);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dq);
-    if (part == kQueryGradientParts - 1) {
+    if (part == query_gradient_parts(C) - 1) {
       arrive<C>(barriers_.handed_empty[ds_.stage]);
     }
   }
@@ -86,7 +87,7 @@ class OrderedQueryWarpgroup {
   /// A step that others follow.
   __device__ __forceinline__ void continue_sums(int block, int m) {
 #pragma unroll
-    for (int part = 0; part < kQueryGradientParts; ++part) {
+    for (int part = 0; part < query_gradient_parts(C); ++part) {
       announce(sums_of(block, part), semaphore_at(block, m, part));
       Part dq = {};
       add_part(part, dq);
@@ -113,7 +114,7 @@ class OrderedQueryWarpgroup {
   /// A step that none follows: its products are added to the sums in the accumulators. `keys`: of the sequence.
   __device__ __forceinline__ void end_sums(int block, int head, int m, int keys) {
 #pragma unroll
-    for (int part = 0; part < kQueryGradientParts; ++part) {
+    for (int part = 0; part < query_gradient_parts(C); ++part) {
       Part dq = {};
       const bool first = state().order.first(m);
       if (!first) {

@@ -71,7 +71,7 @@ struct QueryGradientSemaphore {
 /// An item's semaphore at a part of block m of a head, which is `block` in the workspaces.
 __device__ __forceinline__ QueryGradientSemaphore semaphore_at(const Params& params, const QueryGradientOrder& order,
                                                                int block, int m, int part) {
-  return {params.dq_semaphores + static_cast<long long>(block) * kQueryGradientParts + part,
+  return {params.dq_semaphores + static_cast<long long>(block) * kOrderedParts + part,
           order.first(m) ? 0U : static_cast<unsigned>(order.n + order.direction + 1),
           static_cast<unsigned>(order.n + 1)};
 }

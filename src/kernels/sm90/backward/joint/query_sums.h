@@ -27,12 +27,12 @@ __device__ __forceinline__ float* query_gradient_sums(const Params& params, int 
 }
 
 template <Config C>
-constexpr int kSumsPerPart = C.block_m * C.head_dim / kQueryGradientParts;
+constexpr int kSumsPerPart = C.block_m * C.head_dim / query_gradient_parts(C);
 
 /// The sums of a part of a block of the workspace.
 template <Config C>
 __device__ __forceinline__ float* part_sums(const Params& params, long long block, int part) {
-  return params.dq_sum + (block * kQueryGradientParts + part) * kSumsPerPart<C>;
+  return params.dq_sum + (block * query_gradient_parts(C) + part) * kSumsPerPart<C>;
 }
 
 /// Where the sums of this thread's registers 0 to 3 lie; those of the next four kWarpgroupSize further.

@@ -31,7 +31,7 @@ class QueryWarpgroup {
       for (int step = steps; step > 0; --step) {
         wait<C>(barriers_.handed_full[ds.stage], ds.parity);
 #pragma unroll
-        for (int part = 0; part < kQueryGradientParts; ++part) {
+        for (int part = 0; part < query_gradient_parts(C); ++part) {
           one_part(part, ds.stage, sums + part * kPartFloats);
         }
         ds.advance();
@@ -50,7 +50,7 @@ class QueryWarpgroup {
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr int kBlockFloats = C.block_m * C.head_dim;
-  static constexpr int kPartFloats = kBlockFloats / kQueryGradientParts;
+  static constexpr int kPartFloats = kBlockFloats / query_gradient_parts(C);
 
   __device__ __forceinline__ void one_part(int part, int stage, float* sums) {
     float dq[query_gradient_columns(C) / 2];
@@ -58,7 +58,7 @@ class QueryWarpgroup {
     multiply_keys<C, false>(dq, smem_, part, stage);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dq);
-    if (part == kQueryGradientParts - 1) {
+    if (part == query_gradient_parts(C) - 1) {
       arrive<C>(barriers_.handed_empty[stage]);
     }
     if constexpr (C.staged_dq) {

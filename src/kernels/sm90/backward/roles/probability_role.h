@@ -52,7 +52,7 @@ class ProbabilityRole : Role<C> {
       difference_probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s);
     } else {
       if constexpr (C.bias_stages > 0) {
-        SharedBias<C> shared = arrived_bias(block);
+        SharedBias<C> shared = bias_.arrived(block, smem_, barriers_, 0);
         probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s, p, lse_log2, shared);
       } else {
         probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s, p, lse_log2, bias);
@@ -80,30 +80,19 @@ class ProbabilityRole : Role<C> {
     }
   }
 
-  /// The step's bias, once it has arrived in shared memory.
-  __device__ __forceinline__ SharedBias<C> arrived_bias(const ScoreBlock<C>& block) {
-    wait<C>(barriers_.bias_full[bias_.stage], bias_.parity);
-    const int queries = block.work.q.used - block.query_first;
-    if (queries < C.block_m && params_.bias_boxes.rows > 1) {
-      clear_bias<C>(smem_ + kPlan.bias + bias_.stage * bias_bytes(C), queries);
-    }
-    return {smem_address(kPlan.bias + bias_.stage * bias_bytes(C)), params_.bias_boxes.rows == 1};
-  }
-
   /// P to the second role, which sees what is dropped by its sign, and as operand of dV, without what is dropped.
   __device__ __forceinline__ void hand_over(const ScoreBlock<C>& block, const Scores<C>& s, Operand<C>& p) {
     if constexpr (C.rule.dropout) {
       const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
       store_halves(s, [&](uint32_t halves, int i, int j) { return score::mark_dropped(halves, slices, i, j); });
       to_operand(p, s);
-      drop(p, slices);
+      drop<C>(p, slices);
     } else {
       store_halves(s, [](uint32_t halves, int, int) { return halves; });
       to_operand(p, s);
     }
     if constexpr (C.bias_stages > 0) {  // which has arrived, as P was stored
-      arrive<C>(barriers_.bias_empty[bias_.stage]);
-      bias_.advance();
+      bias_.release(barriers_);
     }
   }
 
@@ -125,17 +114,6 @@ class ProbabilityRole : Role<C> {
     }
   }
 
-  /// Zeros in the place of dropped probabilities.
-  __device__ __forceinline__ void drop(Operand<C>& p, const score::DropoutSlices<C.block_m>& slices) const {
-#pragma unroll
-    for (int i = 0; i < C.block_m / 16; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        p[i][j] &= ~slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread);
-      }
-    }
-  }
-
   /// P as float16 to shared memory. `mark(halves, i, j)`: what becomes of the pair at [i][j] of an operand.
   template <typename Mark>
   __device__ __forceinline__ void store_halves(const Scores<C>& p, const Mark& mark) {
@@ -150,11 +128,7 @@ class ProbabilityRole : Role<C> {
     arrive<C>(barriers_.handed_full[p_.stage]);
   }
 
-  __device__ __forceinline__ uint32_t smem_address(int offset) const {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(smem_ + offset));
-  }
-
-  RingPosition<(C.bias_stages > 0 ? C.bias_stages : 1)> bias_;
+  BiasRing<C> bias_;
 };
 
 }  // namespace strobe::sm90::backward
