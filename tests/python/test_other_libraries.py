@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's table of other libraries' calls: what it says to call here has their results."""
+"""Other libraries' calls: what docs/migrating.md says to call here has their results."""
 
 import numpy as np
 import pytest
