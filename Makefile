@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package kernels docs asan tsan threads test-arm compilers fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package kernels docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -58,6 +58,12 @@ test-arm: ## Cross-compile for 64-bit ARM and test the CPU engine on NEON and on
 compilers: ## Compile headers and examples without warnings by every g++ from 12 and clang++ from 14 that apt has
 	@scripts/install-dependencies.sh $$(apt-cache --names-only search '^(g\+\+-1[2-9]|clang-(1[4-9]|2[0-9]))$$' | cut -d' ' -f1)
 	@python3 tests/package/compile_cleanly.py .
+
+test-compiler: ## Build and test with COMPILER=g++-14, clang++-19 or another that apt has
+	@scripts/test-compiler.sh "$(COMPILER)" $(JOBS)
+
+abi: ## Compare the library's ABI with the last release's, or with that of BASE=REVISION
+	@scripts/abi.sh $(BASE)
 
 fuzz: ## Fuzz the file readers and the C ABI, SECONDS=60 each
 	@scripts/install-dependencies.sh clang-14 libclang-rt-14-dev

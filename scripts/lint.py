@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import shared_lines
+import stability
 from import_rules import check_imports
 from include_rules import check_families, check_includes
 
@@ -30,6 +31,7 @@ COMPILE_COMMANDS = ROOT / "build" / "lint" / "compile_commands.json"
 PASSED = ROOT / "build" / "lint" / "passed"  # one empty file per passed hash, and what clang-tidy is told to compile
 SKIPPED = {ROOT / "build", ROOT / "tests" / "fuzz" / "corpus"}  # what was built, and bytes that nobody wrote
 
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
 CPP_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h"}
 CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 MAX_LINES = 400
@@ -89,6 +91,21 @@ def check_generated(files):
             ok, output = run([sys.executable, script, "--check"])
             complaints += [] if ok else [f"{path.relative_to(ROOT)}: {output}"]
     return complaints
+
+
+def check_forms():
+    """Whether the files that GitHub and citation tools read have the form that they expect."""
+    schemas = {
+        "github-workflows": sorted((ROOT / ".github/workflows").glob("*.yml")),
+        "github-issue-forms": [path for path in FORMS.glob("*.yml") if path.name != "config.yml"],
+        "github-issue-config": [FORMS / "config.yml"],
+        "dependabot": [ROOT / ".github/dependabot.yml"],
+        "citation-file-format": [ROOT / "CITATION.cff"],
+    }
+    commands = (
+        [TOOLS / "check-jsonschema", "--builtin-schema", f"vendor.{name}", *files] for name, files in schemas.items()
+    )
+    return [output for ok, output in map(run, commands) if not ok]
 
 
 def check_mutations():
@@ -256,6 +273,8 @@ def main():
     passed &= report("scripts", f"{len(generated)} generated files", check_generated(generated))
     passed &= report("mutants", "the code that they replace", check_mutations())
     passed &= report("shared", "code of two families", list(shared_lines.complaints(ROOT)))
+    passed &= report("forms", "workflows, issue forms, citation", check_forms())
+    passed &= report("promise", "stable and experimental declarations", list(stability.complaints(ROOT)))
     entries = tidy_entries()
     complaints, looked_at = check_tidy(entries, arguments.jobs)
     passed &= report("tidy", f"{looked_at} files, {len(entries) - looked_at} unchanged", complaints)

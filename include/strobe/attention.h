@@ -23,7 +23,7 @@
 
 namespace strobe {
 
-/// Which keys a query sees along the diagonal, for lengths sq and sk of its sequence.
+/// Which keys a query sees along the diagonal, for lengths sq and sk of its sequence. @stable
 enum class CausalMask : std::uint8_t {
   none,
   bottom_right,  // key <= query + sk - sq: the last query sees every key
@@ -31,13 +31,14 @@ enum class CausalMask : std::uint8_t {
 };
 
 /// Local attention: key is visible only if center - left <= key <= center + right, where center is query + sk - sq
-/// (or query, when causal is top_left, or as the offsets of Sequences say). -1 leaves that side unbounded.
+/// (or query, when causal is top_left, or as the offsets of Sequences say). -1 leaves that side unbounded. @stable
 struct Window {
   std::int64_t left = -1;
   std::int64_t right = -1;
   bool operator==(const Window&) const = default;
 };
 
+/// @stable
 struct AttentionOptions {
   std::optional<float> scale{};  // multiplies Q K^T; 1/sqrt(head_dim) when not given
   CausalMask causal = CausalMask::none;
@@ -62,7 +63,7 @@ struct AttentionOptions {
 };
 
 /// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is
-/// as in Window. All tensors are optional and on q's device.
+/// as in Window. All tensors are optional and on q's device. @stable
 struct ScoreModifiers {
   ConstTensorView alibi_slopes{};  // [heads_q] or [batch, heads_q] float32 (Press et al., 2022)
   // [batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype; an extent of 1 broadcasts over batch or
@@ -77,6 +78,7 @@ struct ScoreModifiers {
 };
 
 /// Seed and offset of dropout's random numbers, Philox4x32-7 (Salmon et al., 2011). Give both passes the same.
+/// @stable, but for first_batch, first_head, heads
 struct RandomState {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
@@ -90,13 +92,13 @@ struct RandomState {
   std::int64_t heads = 0;
 };
 
-/// A random rotation of the columns of a tensor: signs, then a Hadamard transform (quantize.h).
+/// A random rotation of the columns of a tensor: signs, then a Hadamard transform (quantize.h). @experimental
 struct Rotation {
   bool given = false;
   std::uint64_t seed = 0;  // of the signs
 };
 
-/// Sequences of unequal length. All tensors are int32 and on q's device.
+/// Sequences of unequal length. All tensors are int32 and on q's device. @stable, but for offset_q, offset_k
 struct Sequences {
   ConstTensorView cu_seqlens_q{};  // [batch + 1], from 0, never decreasing; given: q, o and lse are packed
   ConstTensorView cu_seqlens_k{};  // [batch + 1], likewise for k and v
@@ -127,7 +129,7 @@ struct Sequences {
 /// call has the same bits as one on k and v converted to q's dtype: products of elements and their row's scale in
 /// float32, rounded to nearest even. Every element of o and lse is written: positions that no sequence uses get O = 0
 /// and LSE = -inf, like queries that see no key (with a sink, their LSE is the sink). Outputs must not overlap any
-/// other tensor.
+/// other tensor. @stable, but for q_shift, v_rotation
 struct ForwardArguments {
   ConstTensorView q{};
   ConstTensorView k{};
@@ -164,7 +166,7 @@ struct ForwardArguments {
 
 /// The tensors of a backward: the forward's inputs and outputs, dO, and the gradients. A gradient has its tensor's
 /// shape and dtype; every element is written, zeros where nothing contributes. Outputs must not overlap any other
-/// tensor.
+/// tensor. @stable
 struct BackwardArguments {
   ConstTensorView q{};
   ConstTensorView k{};
@@ -184,15 +186,16 @@ struct BackwardArguments {
 };
 
 /// Runs body(0) ... body(count - 1), in parallel or one after another, and returns when all are done. body does not
-/// throw. An exception of the function itself passes through the call to its caller, as it was thrown.
+/// throw. An exception of the function itself passes through the call to its caller, as it was thrown. @stable
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
 /// Allocates the workspace of a call: `bytes` bytes on the device of its tensors, 64-byte aligned, or null where there
 /// is no memory. It must stay allocated until the call returns and, on a GPU, until the work that it enqueued is done:
 /// memory that is freed in the order of the stream may be freed when the call has returned. An exception passes through
-/// as ParallelFor's does.
+/// as ParallelFor's does. @stable
 using AllocateWorkspace = std::function<void*(std::size_t bytes)>;
 
+/// @stable
 enum class Engine : std::uint8_t {
   automatic,  // the engine of the tensors' device
   cpu,
@@ -201,10 +204,10 @@ enum class Engine : std::uint8_t {
   gpu      // NVIDIA GPUs of compute capability 8.0 and later
 };
 
-/// "automatic", "cpu" or "gpu"; "ampere" and "hopper" for the deprecated ones.
+/// "automatic", "cpu" or "gpu"; "ampere" and "hopper" for the deprecated ones. @stable
 STROBE_API const char* name_of(Engine engine);
 
-/// Where and how a call runs. Results never depend on threads, parallel_for or workspace.
+/// Where and how a call runs. Results never depend on threads, parallel_for or workspace. @stable, but for kernels
 struct Execution {
   Engine engine = Engine::automatic;
   // GPU, attention: the family of kernels to take, "sm90" or "sm80", instead of the fastest that serves the call. For
@@ -222,11 +225,12 @@ struct Execution {
 };
 
 /// O = softmax(mask(softcap(scale * Q K^T))) V and, if arguments.lse is given, LSE. On a GPU it returns once the kernel
-/// is queued on execution.stream.
+/// is queued on execution.stream. @stable
 STROBE_API Status forward(const ForwardArguments& arguments, const AttentionOptions& options = {},
                           const Execution& execution = {});
 
 /// dQ, dK and dV from dO (and dLSE), recomputing the probabilities from q, k and lse. Returns as forward() does.
+/// @stable
 STROBE_API Status backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
                            const Execution& execution = {});
 

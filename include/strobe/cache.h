@@ -12,7 +12,7 @@
 
 namespace strobe {
 
-/// The tensors of an append. All integers are int32, all tensors are on one device.
+/// The tensors of an append. All integers are int32, all tensors are on one device. @stable
 struct AppendArguments {
   // The cache: [batch_cache, seqlen, heads_kv, head_dim] and [.., head_dim_v], or, with page_table, pages
   // [num_pages, page_size, heads_kv, head_dim] and [.., head_dim_v]. float32, float16, bfloat16, int8 or float8_e4m3.
@@ -64,6 +64,7 @@ struct AppendArguments {
 /// does not write a row of K or V whose page, entry, row or position does not exist, or that is of no sequence; queries
 /// without an angle become NaN. Where two sequences write to the same row, each element is either's. The bits are those
 /// of the CPU engine, but for the sign and payload of NaNs. unsupported for more rows than a launch has blocks for.
+/// @stable
 STROBE_API Status append(const AppendArguments& arguments, const Execution& execution = {});
 
 }  // namespace strobe

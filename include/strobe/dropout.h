@@ -21,7 +21,7 @@ namespace strobe {
 
 /// Writes 1 where an attention call with this dropout and state keeps the probability and 0 where it drops it.
 /// `mask` is [batch, heads_q, seqlen_q, seqlen_k] uint8 in host memory, any strides, the last 1; so is
-/// random.on_device.
+/// random.on_device. @stable
 STROBE_API Status dropout_mask(float dropout, const RandomState& random, const TensorView& mask);
 
 }  // namespace strobe

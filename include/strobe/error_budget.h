@@ -15,20 +15,21 @@
 
 namespace strobe {
 
+/// @experimental
 enum class QuantizationMode : std::uint8_t {
   automatic,  // the cheapest that keeps to the budget
   fast,       // float8_e4m3 with scales by blocks
   accurate,   // int8, each row of V with a scale of its own
 };
 
-/// What 8 bits may cost. Bounds of 0 are none.
+/// What 8 bits may cost. Bounds of 0 are none. @experimental
 struct ErrorBudget {
   QuantizationMode mode = QuantizationMode::automatic;
   double max_rmse = 0.0;   // of O against exact attention, over all its elements: an estimate keeps to it
   double max_error = 0.0;  // of any element of O: guaranteed, and for that far above what is seen
 };
 
-/// What a quantisation costs, and how it was chosen.
+/// What a quantisation costs, and how it was chosen. @experimental
 struct QuantizationPlan {
   QuantizeOptions options{};      // for quantize()
   double rmse = 0.0;              // of O, estimated, with the margin that is added to it
@@ -44,7 +45,7 @@ struct QuantizationPlan {
 /// and N(0, 1), which says nothing of real tensors: give what calls are like from host memory, once. The same holds for
 /// more than 2^20 rows that a stride of 0 makes of one.
 ///
-/// Unsupported where nothing keeps to the budget; the message says how near one comes.
+/// Unsupported where nothing keeps to the budget; the message says how near one comes. @experimental
 STROBE_API Result<QuantizationPlan> plan_quantization(const ConstTensorView& q, const ConstTensorView& k,
                                                       const ConstTensorView& v, const ErrorBudget& budget,
                                                       const AttentionOptions& options = {}, std::uint64_t seed = 0);

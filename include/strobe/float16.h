@@ -9,16 +9,18 @@
 
 namespace strobe {
 
-/// bfloat16: 8 exponent bits, 7 stored mantissa bits. Unit roundoff 2^-8.
+/// bfloat16: 8 exponent bits, 7 stored mantissa bits. Unit roundoff 2^-8. @stable
 struct bfloat16 {
   std::uint16_t bits = 0;
 };
 
 /// IEEE 754 binary16: 5 exponent bits, 10 stored mantissa bits. Unit roundoff 2^-11, largest finite value 65504.
+/// @stable
 struct float16 {
   std::uint16_t bits = 0;
 };
 
+/// @stable
 constexpr float to_float(float value) { return value; }
 
 constexpr float to_float(bfloat16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16U); }
@@ -35,14 +37,14 @@ constexpr float to_float(float16 value) {
   return std::bit_cast<float>(sign | (widened << 23U) | (mantissa << 13U));
 }
 
-/// Rounds to nearest, ties to even; NaN stays NaN.
+/// Rounds to nearest, ties to even; NaN stays NaN. @stable
 constexpr bfloat16 to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return {static_cast<std::uint16_t>((bits >> 16U) | 0x40U)};
   return {static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U)};
 }
 
-/// Rounds to nearest, ties to even; overflow gives infinity; NaN stays NaN.
+/// Rounds to nearest, ties to even; overflow gives infinity; NaN stays NaN. @stable
 constexpr float16 to_float16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);

@@ -11,12 +11,15 @@ namespace strobe {
 
 /// float8 e4m3 ("e4m3fn"): 4 exponent bits, 3 stored mantissa bits, bias 7, no infinities. Unit roundoff 2^-4, largest
 /// value 448, smallest positive value 2^-9. Source: Micikevicius et al., "FP8 formats for deep learning" (2022).
+/// @stable
 struct float8_e4m3 {
   std::uint8_t bits = 0;
 };
 
+/// @stable
 inline constexpr float kLargestFloat8 = 448.0F;
 
+/// @stable
 constexpr float to_float(float8_e4m3 value) {
   const std::uint32_t sign = (value.bits & 0x80U) << 24U;
   const std::uint32_t magnitude = value.bits & 0x7FU;
@@ -28,7 +31,7 @@ constexpr float to_float(float8_e4m3 value) {
 }
 
 /// Rounds to nearest, ties to even; what is larger than 448 becomes 448, as the conversion instructions of GPUs do; NaN
-/// stays NaN.
+/// stays NaN. @stable
 constexpr float8_e4m3 to_float8_e4m3(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint8_t>((bits >> 24U) & 0x80U);

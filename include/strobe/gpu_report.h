@@ -10,7 +10,7 @@
 
 namespace strobe {
 
-/// For people; `strobe info` prints it.
+/// For people; `strobe info` prints it. @experimental
 struct GpuReport {
   std::string driver{};                // the CUDA version that it is for and what it loads, or why there is none
   std::vector<std::string> devices{};  // one line each: name, compute capability, memory
@@ -23,6 +23,7 @@ struct GpuReport {
 };
 
 /// Opens the driver and looks for NVRTC, as the first call on a GPU does; compiles nothing and allocates nothing.
+/// @experimental
 STROBE_API GpuReport gpu_report();
 
 }  // namespace strobe

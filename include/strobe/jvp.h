@@ -9,7 +9,7 @@ namespace strobe {
 /// The tensors of a JVP. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32. A tangent has its
 /// tensor's shape and dtype, and strides of its own. A tangent of q, k or v that is not given is zero. Every element of
 /// an output is written: rows that no sequence uses, and queries that see no key, have tangents of 0. Outputs must not
-/// overlap any other tensor. Modifiers are constants: they have no tangents.
+/// overlap any other tensor. Modifiers are constants: they have no tangents. @experimental
 struct JvpArguments {
   ConstTensorView q{};
   ConstTensorView k{};
@@ -36,7 +36,7 @@ struct JvpArguments {
 /// options.row_invariant is ignored. The CPU engine alone has it: it is unsupported on a GPU.
 ///
 /// Source: Lu and Song, "Simplifying, Stabilizing and Scaling Continuous-Time Consistency Models" (2024), whose JVP of
-/// FlashAttention is one pass, too.
+/// FlashAttention is one pass, too. @experimental
 STROBE_API Status jvp(const JvpArguments& arguments, const AttentionOptions& options = {},
                       const Execution& execution = {});
 

@@ -15,16 +15,17 @@
 
 namespace strobe {
 
-/// What forward() wrote for some of the keys.
+/// What forward() wrote for some of the keys. @stable
 struct PartialResult {
   ConstTensorView o{};    // [batch, seqlen_q, heads_q, head_dim_v], or packed [total_q, heads_q, head_dim_v]
   ConstTensorView lse{};  // float32 [batch, heads_q, seqlen_q], or packed [heads_q, total_q]: natural logarithms
 };
 
+/// @stable
 inline constexpr std::int64_t kMaxMergedParts = 256;
 
 /// The tensors of a merge. The parts' o share a shape and a dtype, float32, float16 or bfloat16, and each key belongs
-/// to one part (a sink, too: give it to one of the forwards alone).
+/// to one part (a sink, too: give it to one of the forwards alone). @stable
 struct MergeArguments {
   std::span<const PartialResult> parts{};  // from 1 to kMaxMergedParts
   TensorView o{};                          // of the parts' shape; float32, float16 or bfloat16
@@ -40,7 +41,7 @@ struct MergeArguments {
 /// - An element of another part's O that is not finite makes that element of the result not finite.
 ///
 /// Reads of `execution` the engine, stream, threads and parallel_for; there is no workspace. invalid_argument for
-/// tensors that contradict the shapes above; unsupported where the device's engines have no merge.
+/// tensors that contradict the shapes above; unsupported where the device's engines have no merge. @stable
 STROBE_API Status merge(const MergeArguments& arguments, const Execution& execution = {});
 
 }  // namespace strobe

@@ -14,7 +14,7 @@ namespace strobe {
 
 /// An immutable plan of a call: engine, tiles, workspace. Copies share it, and threads may run it concurrently, each
 /// with its own workspace. On a GPU a run can be captured in a CUDA graph; keep the plan, and the workspace if the
-/// run brought one, as long as the graph.
+/// run brought one, as long as the graph. @stable, but for kernels
 class STROBE_API Plan {
  public:
   /// Bytes of workspace that run() needs; O(seqlen), never O(seqlen^2). On a GPU a run with a workspace allocates
@@ -48,6 +48,7 @@ class STROBE_API Plan {
 };
 
 /// Plans a call from shapes, strides and dtypes alone: data pointers may be null. On a GPU it also loads the kernel.
+/// @stable
 STROBE_API Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options = {},
                                   const Execution& execution = {});
 STROBE_API Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options = {},

@@ -23,7 +23,7 @@
 
 namespace strobe {
 
-/// Which rows of a tensor share a scale. A head without rows has one all the same, whatever the unit.
+/// Which rows of a tensor share a scale. A head without rows has one all the same, whatever the unit. @experimental
 enum class ScaleUnit : std::uint8_t {
   tensor,  // all, of every sequence: scales [1, 1, 1]
   head,    // those of a sequence and head: [batch, heads, 1]
@@ -32,6 +32,7 @@ enum class ScaleUnit : std::uint8_t {
   row,     // none: [batch, heads, seqlen]
 };
 
+/// @experimental
 struct QuantizeOptions {
   DType element = DType::int8;  // int8 or float8_e4m3
   ScaleUnit q_scales = ScaleUnit::row;
@@ -57,7 +58,7 @@ struct QuantizeOptions {
 ///
 /// Every element of the outputs is written. Of packed sequences each has the bits of a call on it alone, but for scales
 /// of ScaleUnit::tensor; scales behind a sequence's end are 2^-80, q_shift is 0 there, and rows of q8 and k8 that
-/// belong to no sequence are zeros.
+/// belong to no sequence are zeros. @experimental
 struct QuantizeArguments {
   ConstTensorView q{};
   ConstTensorView k{};
@@ -75,7 +76,7 @@ struct QuantizeArguments {
 /// Writes the 8-bit tensors. Runs on the engine of the tensors' device, and returns when the kernels are queued where
 /// that is a GPU. Elements and scales have the same bits on every engine and for every number of threads. On a GPU
 /// head_dims are multiples of 8 up to 256, and the workspace for means and magnitudes comes from allocate_workspace or
-/// the library; Execution::workspace is not used.
+/// the library; Execution::workspace is not used. @experimental
 STROBE_API Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options = {},
                            const Execution& execution = {});
 

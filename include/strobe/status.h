@@ -10,6 +10,7 @@
 
 namespace strobe {
 
+/// @stable
 enum class StatusCode {
   ok,
   invalid_argument,  // arguments that contradict each other or the documentation
@@ -19,7 +20,7 @@ enum class StatusCode {
 };
 
 /// The outcome of a call. The message of a failed Status says what was given and what is accepted. When a call fails,
-/// its outputs are untouched, except for a device_error during the run.
+/// its outputs are untouched, except for a device_error during the run. @stable
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -34,7 +35,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-/// A value, or the Status that tells why there is none. Dereference it only if ok().
+/// A value, or the Status that tells why there is none. Dereference it only if ok(). @stable
 template <class T>
 class [[nodiscard]] Result {
  public:

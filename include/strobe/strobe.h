@@ -16,8 +16,10 @@
 extern "C" {
 #endif
 
+/* @stable */
 #define STROBE_MAX_RANK 4
 
+/* @stable */
 typedef enum strobe_code {
   STROBE_OK = 0,
   STROBE_INVALID_ARGUMENT = 1,
@@ -27,6 +29,7 @@ typedef enum strobe_code {
   STROBE_INTERNAL_ERROR = 5 /* an exception in the caller's parallel_for or allocate_workspace */
 } strobe_code;
 
+/* @stable */
 typedef enum strobe_dtype {
   STROBE_FLOAT32 = 0,
   STROBE_FLOAT16 = 1,
@@ -38,14 +41,17 @@ typedef enum strobe_dtype {
   STROBE_INT64 = 7
 } strobe_dtype;
 
+/* @stable */
 typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;
 
+/* @stable */
 typedef enum strobe_causal {
   STROBE_CAUSAL_NONE = 0,
   STROBE_CAUSAL_BOTTOM_RIGHT = 1,
   STROBE_CAUSAL_TOP_LEFT = 2
 } strobe_causal;
 
+/* @stable */
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
   STROBE_ENGINE_CPU = 1,
@@ -54,7 +60,7 @@ typedef enum strobe_engine {
   STROBE_ENGINE_GPU = 4     /* NVIDIA GPUs of compute capability 8.0 and later */
 } strobe_engine;
 
-/* A non-owning view. rank 0: not given. Strides are in elements; the last one must be 1. */
+/* A non-owning view. rank 0: not given. Strides are in elements; the last one must be 1. @stable */
 typedef struct strobe_tensor {
   void* data; /* inputs are never written */
   int32_t dtype;
@@ -65,6 +71,7 @@ typedef struct strobe_tensor {
   int64_t strides[STROBE_MAX_RANK];
 } strobe_tensor;
 
+/* @stable */
 typedef struct strobe_options {
   size_t struct_size;
   float scale; /* multiplies Q K^T; read only if has_scale is not 0, else 1/sqrt(head_dim) */
@@ -81,7 +88,7 @@ typedef struct strobe_options {
   int64_t log_length;    /* log-length scaling beyond this many keys; 0: none */
 } strobe_options;
 
-/* As strobe::Sequences. A max_seqlen of 0 means unknown. */
+/* As strobe::Sequences. A max_seqlen of 0 means unknown. @stable */
 typedef struct strobe_sequences {
   strobe_tensor cu_seqlens_q;
   strobe_tensor cu_seqlens_k;
@@ -91,7 +98,7 @@ typedef struct strobe_sequences {
   int64_t max_seqlen_k;
 } strobe_sequences;
 
-/* As strobe::ScoreModifiers; every tensor is optional. */
+/* As strobe::ScoreModifiers; every tensor is optional. @stable */
 typedef struct strobe_score_modifiers {
   strobe_tensor alibi_slopes;
   strobe_tensor bias;
@@ -100,19 +107,20 @@ typedef struct strobe_score_modifiers {
   int64_t block_size; /* of block_mask: 64 or 128; 0 means 128 */
 } strobe_score_modifiers;
 
-/* As strobe::RandomState. */
+/* As strobe::RandomState. @stable */
 typedef struct strobe_random_state {
   uint64_t seed;
   uint64_t offset;
 } strobe_random_state;
 
-/* As strobe::Rotation. */
+/* As strobe::Rotation. @experimental */
 typedef struct strobe_rotation {
   int32_t given;    /* 0: none */
   int32_t reserved; /* must be 0 */
   uint64_t seed;
 } strobe_rotation;
 
+/* @stable, but for q_shift, v_rotation, offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads */
 typedef struct strobe_forward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -136,7 +144,7 @@ typedef struct strobe_forward_arguments {
   int64_t dropout_first_batch, dropout_first_head, dropout_heads; /* as those of strobe::RandomState */
 } strobe_forward_arguments;
 
-/* As strobe::ScaleUnit. */
+/* As strobe::ScaleUnit. @experimental */
 typedef enum strobe_scale_unit {
   STROBE_SCALE_TENSOR = 0,
   STROBE_SCALE_HEAD = 1,
@@ -145,7 +153,7 @@ typedef enum strobe_scale_unit {
   STROBE_SCALE_ROW = 4
 } strobe_scale_unit;
 
-/* As strobe::QuantizeOptions, without its defaults. */
+/* As strobe::QuantizeOptions, without its defaults. @experimental */
 typedef struct strobe_quantize_options {
   size_t struct_size;
   int32_t element;                      /* strobe_dtype: int8 or float8_e4m3 */
@@ -155,7 +163,7 @@ typedef struct strobe_quantize_options {
   uint64_t seed;
 } strobe_quantize_options;
 
-/* As strobe::QuantizeArguments. */
+/* As strobe::QuantizeArguments. @experimental */
 typedef struct strobe_quantize_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -165,7 +173,7 @@ typedef struct strobe_quantize_arguments {
   strobe_sequences sequences; /* packed q, k and v */
 } strobe_quantize_arguments;
 
-/* As strobe::MergeArguments: part i is part_o[i] and part_lse[i]. */
+/* As strobe::MergeArguments: part i is part_o[i] and part_lse[i]. @stable */
 typedef struct strobe_merge_arguments {
   size_t struct_size;
   const strobe_tensor* part_o;
@@ -176,7 +184,7 @@ typedef struct strobe_merge_arguments {
   strobe_tensor lse; /* optional */
 } strobe_merge_arguments;
 
-/* As strobe::AppendArguments. */
+/* As strobe::AppendArguments. @stable */
 typedef struct strobe_append_arguments {
   size_t struct_size;
   strobe_tensor k_cache, v_cache;
@@ -192,14 +200,14 @@ typedef struct strobe_append_arguments {
   int32_t q_at_first_position; /* not 0: q_in_order is false */
 } strobe_append_arguments;
 
-/* As strobe::QuantizationMode. */
+/* As strobe::QuantizationMode. @experimental */
 typedef enum strobe_quantization_mode {
   STROBE_QUANTIZATION_AUTOMATIC = 0,
   STROBE_QUANTIZATION_FAST = 1,
   STROBE_QUANTIZATION_ACCURATE = 2
 } strobe_quantization_mode;
 
-/* As strobe::ErrorBudget. */
+/* As strobe::ErrorBudget. @experimental */
 typedef struct strobe_error_budget {
   size_t struct_size;
   int32_t mode;     /* strobe_quantization_mode */
@@ -208,7 +216,7 @@ typedef struct strobe_error_budget {
   double max_error; /* 0: none */
 } strobe_error_budget;
 
-/* As strobe::QuantizationPlan. */
+/* As strobe::QuantizationPlan. @experimental */
 typedef struct strobe_quantization_plan {
   size_t struct_size;
   strobe_quantize_options options; /* complete, for strobe_quantize */
@@ -220,6 +228,7 @@ typedef struct strobe_quantization_plan {
   const char* explanation; /* valid until the calling thread's next strobe_plan_quantization */
 } strobe_quantization_plan;
 
+/* @stable, but for offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads */
 typedef struct strobe_backward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -235,7 +244,7 @@ typedef struct strobe_backward_arguments {
   int64_t dropout_first_batch, dropout_first_head, dropout_heads;
 } strobe_backward_arguments;
 
-/* As strobe::JvpArguments, which says what is optional. */
+/* As strobe::JvpArguments, which says what is optional. @experimental */
 typedef struct strobe_jvp_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -252,13 +261,14 @@ typedef struct strobe_jvp_arguments {
 } strobe_jvp_arguments;
 
 /* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are
- * done. `context` is strobe_execution's parallel_for_context. */
+ * done. `context` is strobe_execution's parallel_for_context. @stable */
 typedef void (*strobe_parallel_for)(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
                                     void* body_context);
 
-/* As strobe::AllocateWorkspace. `context` is strobe_execution's allocate_workspace_context. */
+/* As strobe::AllocateWorkspace. `context` is strobe_execution's allocate_workspace_context. @stable */
 typedef void* (*strobe_allocate_workspace)(void* context, size_t bytes);
 
+/* @stable, but for kernels */
 typedef struct strobe_execution {
   size_t struct_size;
   int32_t engine;                   /* strobe_engine */
@@ -273,48 +283,50 @@ typedef struct strobe_execution {
   const char* kernels; /* GPU, attention: "sm90" or "sm80", for tests and benchmarks; null: the fastest of the call */
 } strobe_execution;
 
+/* @stable */
 typedef struct strobe_plan strobe_plan;
 
-/* The library's version, "major.minor.patch". */
+/* The library's version, "major.minor.patch". @stable */
 STROBE_API const char* strobe_version(void);
 
-/* The error message of the calling thread's last call; "" if it succeeded. Valid until the thread's next call. */
+/* The error message of the calling thread's last call; "" if it succeeded. Valid until the thread's next call.
+ * @stable */
 STROBE_API const char* strobe_last_error(void);
 
-/* `options` and `execution` may be null: defaults. */
+/* `options` and `execution` may be null: defaults. @stable */
 STROBE_API strobe_code strobe_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
                                       const strobe_execution* execution);
 STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                                        const strobe_execution* execution);
 
-/* As strobe::jvp: the forward-mode derivative, on the CPU. */
+/* As strobe::jvp: the forward-mode derivative, on the CPU. @experimental */
 STROBE_API strobe_code strobe_jvp(const strobe_jvp_arguments* arguments, const strobe_options* options,
                                   const strobe_execution* execution);
 
-/* As strobe::quantize; `options` must be given. */
+/* As strobe::quantize; `options` must be given. @experimental */
 STROBE_API strobe_code strobe_quantize(const strobe_quantize_arguments* arguments,
                                        const strobe_quantize_options* options, const strobe_execution* execution);
 
-/* As strobe::merge. */
+/* As strobe::merge. @stable */
 STROBE_API strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_execution* execution);
 
-/* As strobe::append. */
+/* As strobe::append. @stable */
 STROBE_API strobe_code strobe_append(const strobe_append_arguments* arguments, const strobe_execution* execution);
 
 /* As strobe::plan_quantization. `budget` and `options` may be null: defaults. Writes *plan, whose struct_size must be
- * set. */
+ * set. @experimental */
 STROBE_API strobe_code strobe_plan_quantization(const strobe_tensor* q, const strobe_tensor* k, const strobe_tensor* v,
                                                 const strobe_error_budget* budget, const strobe_options* options,
                                                 uint64_t seed, strobe_quantization_plan* plan);
 
-/* As strobe::dropout_mask and the builders of block_mask.h. */
+/* As strobe::dropout_mask and the builders of block_mask.h. @stable */
 STROBE_API strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask);
 STROBE_API strobe_code strobe_local_block_mask(const strobe_tensor* mask, int64_t left, int64_t right);
 STROBE_API strobe_code strobe_strided_block_mask(const strobe_tensor* mask, int64_t stride);
 STROBE_API strobe_code strobe_butterfly_block_mask(const strobe_tensor* mask);
 
 /* Plan a call from shapes, strides and dtypes alone: data pointers may be null. On success they write *plan, to be
- * freed by strobe_plan_destroy. */
+ * freed by strobe_plan_destroy. @stable */
 STROBE_API strobe_code strobe_plan_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
                                            const strobe_execution* execution, strobe_plan** plan);
 STROBE_API strobe_code strobe_plan_backward(const strobe_backward_arguments* arguments, const strobe_options* options,

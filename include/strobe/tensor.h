@@ -14,9 +14,10 @@
 
 namespace strobe {
 
+/// @stable
 enum class DType : std::uint8_t { float32, float16, bfloat16, int32, float8_e4m3, uint8, int8, int64 };
 
-/// Bytes of one element.
+/// Bytes of one element. @stable
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::float32:
@@ -31,21 +32,25 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
-/// The dtype's name as users write it: "float32", "bfloat16", ...
+/// The dtype's name as users write it: "float32", "bfloat16", ... @stable
 STROBE_API const char* name_of(DType dtype);
 
+/// @stable
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
+/// @stable
 struct Device {
   DeviceType type = DeviceType::cpu;
   int index = 0;
   bool operator==(const Device&) const = default;
 };
 
+/// @stable
 inline constexpr int kMaxRank = 4;
 
 /// A non-owning view: pointer, dtype, device, shape and strides (in elements).
 /// A default-constructed view has rank 0 and means "not given". A view with zero elements may have a null pointer.
+/// @stable
 template <class Pointer>
 struct BasicTensorView {
   Pointer data = nullptr;
@@ -65,6 +70,7 @@ struct BasicTensorView {
   }
 };
 
+/// @stable
 using TensorView = BasicTensorView<void*>;
 using ConstTensorView = BasicTensorView<const void*>;
 
@@ -86,7 +92,7 @@ constexpr DType dtype_of() {
 /// A view of contiguous (row-major) host memory; `shape` has at most kMaxRank extents. For memory of a GPU, set the
 /// view's `device`.
 /// T is float, float16, bfloat16, float8_e4m3, int32_t, int64_t, int8_t or uint8_t, or const-qualified for a
-/// ConstTensorView.
+/// ConstTensorView. @stable
 template <class T>
 auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
   BasicTensorView<std::conditional_t<std::is_const_v<T>, const void*, void*>> view;

@@ -17,6 +17,7 @@ SCAFFOLD = re.compile(
 DETAIL = re.compile(r"^namespace detail \{\n.*?^\}  // namespace detail\n", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"(?://[^\n]*\n)+|/\*.*?\*/[ \t]*\n", re.DOTALL)
 NOT_SHOWN = re.compile(r"\n* private:\n.*?(?=\n\};)|  // NOLINT[^\n]*|STROBE_API ", re.DOTALL)
+STABILITY = re.compile(r"\s*@(stable|experimental)(?:, but for ([\w, ]+))?$")
 LINE_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 NAMES = (
     re.compile(r"(?:struct|class(?: \[\[nodiscard\]\])?|enum(?: class)?|union)(?: STROBE_API)? (\w+)"),
@@ -117,6 +118,20 @@ def parse(text):
     return plain(head.group()), entries
 
 
+def stability(comment):
+    """A comment without its tag, the tag's word ("" where there is none) and the members that it excepts."""
+    tag = STABILITY.search(comment)
+    if not tag:
+        return comment, "", []
+    return comment[: tag.start()], tag[1], re.findall(r"\w+", tag[2] or "")
+
+
+def promise(word, excepted):
+    """The tag as a line of the page."""
+    names = ", ".join(f"`{name}`" for name in excepted)
+    return f"*{word.capitalize()}*" + (f", but for {names}" if names else "") if word else ""
+
+
 def prose(comment):
     """A comment as Markdown: shapes, calls and identifiers in code, everything else literal."""
     code = (
@@ -136,5 +151,7 @@ def page(path: Path) -> str:
     parts = [f"# `strobe/{path.name}`", prose(head), f"```{language}\n#include <strobe/{path.name}>\n```"]
     for entry in entries:
         code = "\n".join(entry.code)
-        parts += [f"## {', '.join(entry.names)}", prose(entry.comment), f"```{language}\n{code}\n```"]
+        comment, word, excepted = stability(entry.comment)
+        heading = f"## {', '.join(entry.names)}"
+        parts += [heading, prose(comment), f"```{language}\n{code}\n```", promise(word, excepted)]
     return "\n\n".join(part for part in parts if part) + "\n"

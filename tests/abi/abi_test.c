@@ -14,8 +14,8 @@ static void test_version_is_the_projects(void) {
 
 static void test_versions_compare_as_numbers(void) {
   CHECK(STROBE_VERSION == 10000 * STROBE_VERSION_MAJOR + 100 * STROBE_VERSION_MINOR + STROBE_VERSION_PATCH);
-#if STROBE_VERSION < 100 || STROBE_VERSION >= 1000000
-#error "0.1.0 is 100"
+#if STROBE_VERSION < 200 || STROBE_VERSION >= 1000000
+#error "0.2.0 is 200"
 #endif
 }
 

@@ -9,14 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(sys.argv[1]) / "scripts"))
 import project
-
-PLACES = {  # each file, and the line that names the version
-    "CHANGELOG.md": r"^## \[{}\]",
-    "CITATION.cff": r"^version: {}$",
-    "README.md": r"^Version {0} (?:.|\n)*^  version = .{0}.,$",
-    "python/flash_attn/pyproject.toml": r'^version = "{}"$',
-    "python/flash_attn_interface/pyproject.toml": r'^version = "{}"$',
-}
+import set_version
 
 FRAMEWORKS = ("torch", "jax", "transformers")  # in the order of README's row
 ROW = re.compile(r"^\| optional: PyTorch, JAX, transformers \| (.*) or later \| (.*) \|$", re.MULTILINE)
@@ -31,13 +24,14 @@ def frameworks():
         yield least.partition(">=")[2], re.search(rf"^{name}==(.*)$", pins, re.MULTILINE)[1]
 
 
-version = re.escape(project.version())
-texts = {place: (project.ROOT / place).read_text(encoding="utf-8") for place in PLACES}
-bad = [place for place, line in PLACES.items() if not re.search(line.format(version), texts[place], re.MULTILINE)]
-print(*(f"{place}: does not name {project.version()}, the version of the library" for place in bad), sep="\n")
-least, tested = (cell.split(", ") for cell in ROW.search(texts["README.md"]).groups())
+version = project.version()
+bad = [f"{place}: names {found}, not {version}" for place, found in set_version.wrong_places(version)]
+if not re.search(rf"^## \[{re.escape(version)}\]", (project.ROOT / "CHANGELOG.md").read_text(), re.MULTILINE):
+    bad.append(f"CHANGELOG.md: has no part for {version}")
+readme = (project.ROOT / "README.md").read_text(encoding="utf-8")
+least, tested = (cell.split(", ") for cell in ROW.search(readme).groups())
 wanted, installed = zip(*frameworks(), strict=True)
 if least != list(wanted) or not all(map(str.startswith, installed, tested)):
-    bad.append("README.md")
-    print(f"README.md: {', '.join(FRAMEWORKS)} are {wanted} in pyproject.toml, and the tests install {installed}")
+    bad.append(f"README.md: {', '.join(FRAMEWORKS)} are {wanted} in pyproject.toml, and the tests install {installed}")
+print(*bad, sep="\n")
 sys.exit(bool(bad))
