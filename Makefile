@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package kernels docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package kernels wheels docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -31,6 +31,9 @@ package: build ## Make .deb packages and a .tar.gz, build/release/packages
 
 kernels: build ## Compile every combination of common options for DEVICES=h100 into build/kernels/strobe_kernels-*.whl
 	@scripts/kernels-wheel.sh $(or $(DEVICES),h100)
+
+wheels: dependencies ## Build and test the published wheels, build/wheels/dist; ARCH=x86_64 or aarch64 for one machine
+	@scripts/wheels.sh $(ARCH)
 
 docs: dependencies ## Build the documentation site, build/docs
 	@scripts/docs/build.sh

@@ -13,7 +13,8 @@ DROP_INS = ("flash_attn", "flash_attn_interface", "kernels")
 # Each place: a file and a pattern, whose first group is the version, or its first two numbers.
 PLACES = [
     ("CITATION.cff", r"^version: (\S+)$"),
-    ("README.md", r"^  version = .([\d.]+).,$"),
+    ("README.md", r"^Version ([\d.]+) is"),
+    ("docs/questions.md", r"^  version = .([\d.]+).,$"),
     *((f"python/{name}/pyproject.toml", r'^version = "(.*)"$') for name in DROP_INS),
     *((f"python/{name}/pyproject.toml", r'"strobe==([\d.]+)\.\*"') for name in DROP_INS),
 ]

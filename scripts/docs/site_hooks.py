@@ -28,6 +28,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 EXAMPLES = ("quickstart", "sentence_search", "gpt", "generate")
 PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the public headers, README's examples and the quickstart as users do: without one warning.
+"""Compiles the public headers, the examples of docs/cpp.md and the quickstart as users do: without one warning.
 
     compile_cleanly.py ROOT [COMPILER...]
 
@@ -39,7 +39,7 @@ def compilers():
 
 
 def example(language):
-    page = markdown.blocks(ROOT / "README.md")
+    page = markdown.blocks(ROOT / "docs/cpp.md")
     return next(block.text for block in page if block.language == language and " main(" in block.text) + "\n"
 
 
@@ -56,7 +56,7 @@ def initialised_structs(header):
 
 def cxx_sources():
     """Text by name."""
-    yield "README.md", example("cpp")
+    yield "docs/cpp.md", example("cpp")
     yield "quickstart/main.cpp", (ROOT / "examples/quickstart/main.cpp").read_text(encoding="utf-8")
     for header in headers.public_headers(ROOT):
         include = f"#include <strobe/{header.name}>\n"
@@ -64,7 +64,7 @@ def cxx_sources():
 
 
 def c_sources():
-    yield "README.md", example("c")
+    yield "docs/cpp.md", example("c")
     yield "quickstart/main.c", (ROOT / "examples/quickstart/main.c").read_text(encoding="utf-8")
     for name in ("strobe.h", "version.h"):
         yield name, f"#include <strobe/{name}>\nextern int declared;\n"
