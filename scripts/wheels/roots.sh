@@ -12,8 +12,8 @@ make_root() {
     rm -rf "$root"
     mkdir -p "$wheels"
     echo "unpacking $python_name of Debian $suite for $architecture"
-    mmdebstrap --quiet --variant=extract --architectures="$debian" --include="base-files,$python_name,lib$python_name-dev" \
-      "$suite" "$root"
+    mmdebstrap --quiet --variant=extract --architectures="$debian" \
+      --include="base-files,libstdc++6,$python_name,lib$python_name-dev" "$suite" "$root"
     cp scripts/wheels/host-python.sh "$root/usr/bin/host-python"
     local include=$wheels/include-$architecture
     mkdir -p "$include/$architecture-linux-gnu"
