@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package kernels wheels docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -34,6 +34,10 @@ kernels: build ## Compile every combination of common options for DEVICES=h100 i
 
 wheels: dependencies ## Build and test the published wheels, build/wheels/dist; ARCH=x86_64 or aarch64 for one machine
 	@scripts/wheels.sh $(ARCH)
+
+ports: dependencies ## Make the source archive with ports for vcpkg and Conan, build/ports, and build them
+	@scripts/python-environment.sh ports
+	@$(python) scripts/ports.py $(URL)
 
 docs: dependencies ## Build the documentation site, build/docs
 	@scripts/docs/build.sh

@@ -15,6 +15,8 @@ PLACES = [
     ("CITATION.cff", r"^version: (\S+)$"),
     ("README.md", r"^Version ([\d.]+) is"),
     ("docs/questions.md", r"^  version = .([\d.]+).,$"),
+    ("examples/quickstart/CMakeLists.txt", r"^find_package\(strobe ([\d.]+) REQUIRED"),
+    ("packaging/vcpkg/strobe/vcpkg.json", r'^  "version": "([\d.]+)",$'),
     *((f"python/{name}/pyproject.toml", r'^version = "(.*)"$') for name in DROP_INS),
     *((f"python/{name}/pyproject.toml", r'"strobe==([\d.]+)\.\*"') for name in DROP_INS),
 ]

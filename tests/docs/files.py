@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(sys.argv[1])
 CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
-FOLDERS = "bench|cmake|docs|examples|include|python|scripts|src|tests|tools"
+FOLDERS = "bench|cmake|docs|examples|include|packaging|python|scripts|src|tests|tools"
 NAMED = re.compile(rf"(?:(?:{FOLDERS})/[\w./*-]+|[\w/*-]+\.(?:h|cpp|py|sh))")
 TABLE = re.compile(r"^\| (some files|file) of `([^`]+)`.*\n\|[-| ]+\n((?:\|.*\n)+)", re.MULTILINE)
 SOURCES = {".h", ".cpp"}
