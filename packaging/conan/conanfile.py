@@ -2,6 +2,7 @@
 """Strobe as a Conan 2 package, built from the source archive that conandata.yml names."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from conan import ConanFile
 from conan.errors import ConanInvalidConfiguration
@@ -22,8 +23,8 @@ class Strobe(ConanFile):
     topics = ("attention", "flash-attention", "transformer", "deep-learning", "cuda")
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"shared": [True, False], "fPIC": [True, False], "gpu": [True, False]}
-    default_options = {"shared": False, "fPIC": True, "gpu": False}
+    options: ClassVar = {"shared": [True, False], "fPIC": [True, False], "gpu": [True, False]}
+    default_options: ClassVar = {"shared": False, "fPIC": True, "gpu": False}
 
     def configure(self):
         if self.options.shared:
