@@ -6,7 +6,8 @@
 bfloat16, 32 query heads, 8 key heads, head_dim 128. Each scheme and layout is compared with one GPU, which computes the
 whole sequence; then forward and both passes are timed. Ideal is one GPU's time for the whole sequence divided by the
 number of GPUs. Medians of the slowest rank, in milliseconds: of one call behind a barrier, which has the host's time
-for its first launch in it, and of each of several calls in a row, as a training step has them.
+for its first launch in it, and of each of several calls in a row, as a training step has them. With
+STROBE_HIGH_PRIORITY in the environment messages travel on a stream of high priority.
 """
 
 import itertools
@@ -20,7 +21,8 @@ from pathlib import Path
 import strobe
 import strobe.torch
 import torch
-from strobe.torch.context_parallel import groups, launches
+from strobe.torch.context_parallel import groups as head_groups
+from strobe.torch.context_parallel import launches
 from torch import distributed
 
 HEADS, HEADS_KV, HEAD_DIM = 32, 8, 128
@@ -93,19 +95,21 @@ def check(name, rows, is_packed, options):
     q, k, v, d_o = draw(rows, None if is_packed else 1)
     whole = with_gradients(strobe.torch.attention, q, k, v, d_o, **one_gpu(ends, options))
     results = {}
-    for layout, scheme in itertools.product(LAYOUTS, SCHEMES):
+    ways = [(layout, scheme, "") for layout, scheme in itertools.product(LAYOUTS, SCHEMES)]
+    for layout, scheme, way in ways + [("zigzag", "gather", way) for way in WAYS if way]:
         cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)
         parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
         try:
-            mine = with_gradients(cp.attention, *parts, **options)
+            with chosen(**WAYS[way]):
+                mine, again = (with_gradients(cp.attention, *parts, **options) for _ in range(2))
         except Exception as error:  # what a case says is a result, too
-            results[f"{layout}, {scheme}"] = f"{type(error).__name__}: {error}"[:300]
+            results[f"{layout}, {scheme}{way}"] = f"{type(error).__name__}: {error}"[:300]
             continue
         wanted = [cp.shard(x, dim, cu_seqlens=ends) for x in whole]
-        results[f"{layout}, {scheme}"] = {
+        results[f"{layout}, {scheme}{way}"] = {
             "errors": errors(mine, wanted),
             "same bits": bool(torch.equal(mine[0], wanted[0])),
-            "same bits again": all(map(torch.equal, with_gradients(cp.attention, *parts, **options), mine)),
+            "same bits again": all(map(torch.equal, again, mine)),
         }
     return {name: results}
 
@@ -142,7 +146,7 @@ def forward(attention, q, k, v, options):
     return call
 
 
-def timed(rows, ends, options, layouts, schemes):
+def timed(rows, ends, options, layouts, schemes, ways=("",)):
     """Of the whole sequence by one GPU, then of each layout and scheme, with its share of ideal."""
     world, dim = distributed.get_world_size(), 1 if ends is None else 0
     q, k, v, d_o = draw(rows, 1 if ends is None else None)
@@ -154,10 +158,10 @@ def timed(rows, ends, options, layouts, schemes):
     )
     results = {"one GPU": {name: [round(x, 3) for x in whole] for name, whole in zip(passes, one, strict=True)}}
     for layout, scheme in itertools.product(layouts, schemes):
-        for way in WAYS if scheme == "gather" else ("",):
+        for way in ways if scheme == "gather" else ("",):
             cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)  # which remembers what it chose
             parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
-            with chosen(way):
+            with chosen(**WAYS[way]):
                 try:
                     shared = (
                         milliseconds(forward(cp.attention, *parts[:3], options)),
@@ -174,22 +178,31 @@ def timed(rows, ends, options, layouts, schemes):
     return results
 
 
-WAYS = ("", ", one group of heads", ", one launch for a rank's rows", ", one group, one launch for a rank's rows")
+WAYS = {
+    "": {},
+    ", keys all at once": {"staged": False},
+    ", two groups of heads": {"groups": True},
+    ", one launch for a rank's rows in both": {"joined": True},
+    ", a launch for each run of rows in both": {"joined": False},
+}
 
 
 @contextmanager
-def chosen(way):
+def chosen(staged=None, joined=None, groups=False):
     """What gather does otherwise, to see what each choice is worth."""
-    kept = dict(groups.HIDDEN_BYTES), launches.JOINED_ON_GPUS
-    if way in (WAYS[1], WAYS[3]):
-        groups.HIDDEN_BYTES.update(forward=1 << 60, backward=1 << 60)
-    if way in (WAYS[2], WAYS[3]):
-        launches.JOINED_ON_GPUS = True
+    settings = (head_groups.HIDDEN_BYTES, head_groups.STAGED, launches.JOINED_ON_GPUS)
+    kept = [dict(x) for x in settings]
+    if groups:
+        head_groups.HIDDEN_BYTES.update(forward=0, backward=0)
+    if staged is not None:
+        head_groups.STAGED.update(forward=staged)
+    if joined is not None:
+        launches.JOINED_ON_GPUS.update(forward=joined, backward=joined)
     try:
         yield
     finally:
-        groups.HIDDEN_BYTES.update(kept[0])
-        launches.JOINED_ON_GPUS = kept[1]
+        for setting, before in zip(settings, kept, strict=True):
+            setting.update(before)
 
 
 def decode(keys=1 << 20):
@@ -241,7 +254,8 @@ def main():
     tokens = list(map(int, sys.argv[2:])) or TOKENS
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    distributed.init_process_group("nccl", device_id=device)
+    settings = distributed.ProcessGroupNCCL.Options(is_high_priority_stream="STROBE_HIGH_PRIORITY" in os.environ)
+    distributed.init_process_group("nccl", device_id=device, pg_options=settings)
     world = distributed.get_world_size()
     results = {"device": torch.cuda.get_device_name(), "GPUs": world, "torch": torch.__version__}
 
@@ -258,7 +272,7 @@ def main():
     for per_gpu in tokens:
         rows = per_gpu * world
         trace(rows, out.with_suffix(f".{per_gpu}.timeline.txt"))
-        save(f"causal, {per_gpu} a GPU", timed(rows, None, {"causal": True}, ("zigzag",), SCHEMES))
+        save(f"causal, {per_gpu} a GPU", timed(rows, None, {"causal": True}, ("zigzag",), SCHEMES, WAYS))
         windowed = {"causal": True, "window": WINDOW}
         save(f"window, {per_gpu} a GPU", timed(rows, None, windowed, ("contiguous", "zigzag"), SCHEMES))
         packed = timed(rows, documents(rows), {"causal": True}, ("documents", "zigzag"), SCHEMES)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each rank fetches the keys and values that its queries see, and computes its rows as one process would.
 
-The key heads are computed in one group or two, of which the second travels while the first is computed; in the
-backward the gradients of a group travel to the ranks that have its keys while the next one is computed. They are sums
+A launch starts when the keys that it needs are there, while those of the next one travel. The key heads are computed
+in one group or two, of which the second travels while the first is computed; in the backward the gradients of a group travel to the ranks that have its keys while the next one is computed. They are sums
 over the ranks, in float32 and in the order of the ranks.
 """
 
@@ -16,7 +16,7 @@ from strobe import _core
 from strobe._shapes import lse_shape, output_shape
 from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.exchange import Transfer
-from strobe.torch.context_parallel.groups import first_heads
+from strobe.torch.context_parallel.groups import STAGED, first_heads
 from strobe.torch.context_parallel.keys import KeyPlan, key_plan
 from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
@@ -47,20 +47,28 @@ def _groups_of(call: SharedCall, q: Tensor, k: Tensor, v: Tensor, backward: bool
     return call.memory[key]
 
 
-Fetched = tuple[Heads, Tensor, Transfer]
-"""Heads, a buffer for their keys and values, joined, and what fills it."""
+Fetched = tuple[Heads, Tensor, list[Transfer]]
+"""Heads, a buffer for their keys and values, joined, and what fills it: for all calls at once, or for one after the
+other."""
 
 
-def _fetch(call: SharedCall, k: Tensor, v: Tensor, groups: list[Heads]) -> list[Fetched]:
+def _fetch(call: SharedCall, k: Tensor, v: Tensor, groups: list[Heads], backward: bool) -> list[Fetched]:
     """Starts to fetch the keys of all groups, in their order."""
     plan, fetched = _plan(call), []
+    stages = plan.stages if STAGED["backward" if backward else "forward"] else ((plan.sends, plan.receives),)
     for heads in groups:
         batch = [k.shape[0]] if call.batched else []
         buffer = k.new_empty((plan.buffer_rows, *batch, heads.number * (k.shape[-1] + v.shape[-1])))
         own = (k, v) if heads.number == k.shape[-2] else (k[..., heads.of_keys, :], v[..., heads.of_keys, :])
         exchange.join_into(buffer, *own, call.batched, plan.own)
-        fetched.append((heads, buffer, exchange.start(call.group, [(buffer, plan.sends)], [(buffer, plan.receives)])))
+        transfers = [exchange.start(call.group, [(buffer, x)], [(buffer, y)]) for x, y in stages]
+        fetched.append((heads, buffer, transfers))
     return fetched
+
+
+def _wait(transfers: list[Transfer]) -> None:
+    for transfer in transfers:
+        transfer.wait()
 
 
 class GatherAttention(torch.autograd.Function):
@@ -68,16 +76,18 @@ class GatherAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: SharedCall, q: Tensor, k: Tensor, v: Tensor, bias: Any, sink: Any) -> Any:
-        fetched = _fetch(call, k, v, _groups_of(call, q, k, v, backward=False))
+        fetched = _fetch(call, k, v, _groups_of(call, q, k, v, backward=False), False)
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
-        for heads, buffer, transfer in fetched:
-            transfer.wait()
-            for launch in call.launches(_plan(call).calls, q):
+        for heads, buffer, transfers in fetched:
+            for number, launch in enumerate(call.launches(_plan(call).calls, q)):
+                _wait(transfers if len(launch.calls) > 1 else transfers[: number + 1])
                 k_part, v_part = (launch.keys(x) for x in exchange.part(buffer, k, v))
                 q_part, o_part = (launch.queries(x, heads) for x in (q, o))
                 options = call.options_of(launch, heads, q)
                 _core.forward(q_part, k_part, v_part, o_part, launch.lse(lse, heads), None, **options)
+        for _, _, transfers in fetched:  # what was sent alone, too
+            _wait(transfers)
         save(ctx, call, q, k, v, o, lse)
         return o, lse
 
@@ -87,10 +97,10 @@ class GatherAttention(torch.autograd.Function):
         call, q, k, v = parts.call, parts.q, parts.k, parts.v
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         gradients = _KeyGradients(call, k, v)
-        for heads, buffer, transfer in _fetch(call, k, v, _groups_of(call, q, k, v, backward=True)):
-            transfer.wait()
+        for heads, buffer, transfers in _fetch(call, k, v, _groups_of(call, q, k, v, backward=True), True):
+            _wait(transfers)
             computed: list[Tensor] = []
-            for launch in call.launches(_plan(call).calls, q):
+            for launch in call.launches(_plan(call).calls, q, backward=True):
                 options = call.options_of(launch, heads, q)
                 computed += parts.compute(launch, heads, options, buffer, launch.queries(dq, heads))
             gradients.exchange(heads, computed)
@@ -114,7 +124,7 @@ class _KeyGradients:
     def __init__(self, call: SharedCall, k: Tensor, v: Tensor) -> None:
         self._call, self._k, self._v = call, k, v
         self._parts: list[_Part] = []
-        self._on_the_way: list[Transfer] = []
+        self._on_the_way: dict[Heads, Transfer] = {}
 
     def exchange(self, heads: Heads, computed: list[Tensor]) -> None:
         """Starts to send what this rank's calls have for the keys of others, and to receive what others have."""
@@ -134,22 +144,20 @@ class _KeyGradients:
                 joined = self._k.new_empty((places[-1][1] if places else 0, *batch, columns))
                 received.append((joined, [places if other == peer else () for other in range(world)]))
                 self._parts.append(_Part(peer, joined, rows, heads))
-        self._on_the_way.append(exchange.start(self._call.group, sent, received))
+        self._on_the_way[heads] = exchange.start(self._call.group, sent, received)
 
     def total(self) -> tuple[Tensor, Tensor]:
         """The gradients of k and v, summed in one order: this rank's calls from the last, then the ranks in theirs."""
-        for transfer in self._on_the_way:
-            transfer.wait()
         dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (self._k, self._v))
         rows_first = [x.transpose(0, 1) if self._call.batched else x for x in (dk, dv)]
-        for heads in dict.fromkeys(x.heads for x in self._parts):
-            sums = exchange.part(self._sum([x for x in self._parts if x.heads == heads]), self._k, self._v)
+        for heads, transfer in self._on_the_way.items():
+            sums = exchange.part(self._sum([x for x in self._parts if x.heads == heads], transfer), self._k, self._v)
             for gradient, sum_ in zip(rows_first, sums, strict=True):
                 gradient[..., heads.of_keys, :] = sum_
         return dk, dv
 
-    def _sum(self, parts: list[_Part]) -> Tensor:
-        """Of one group of heads, joined, in float32."""
+    def _sum(self, parts: list[_Part], transfer: Transfer) -> Tensor:
+        """Of one group of heads, joined, in float32. This rank's own are added while the others' travel."""
         rows, filled = self._call.layout.rows(self._call.rank), 0
         total = torch.empty((rows, *parts[0].joined.shape[1:]), dtype=torch.float32, device=self._k.device)
         own = [x for x in reversed(parts) if x.peer == self._call.rank]
@@ -161,7 +169,14 @@ class _KeyGradients:
             filled = len(last)
         else:
             total.zero_()
-        for x in own[filled:] + others:
-            for run, place in zip(x.rows, one_behind_another(x.rows), strict=True):
-                total[slice(*run)] += x.joined[slice(*place)]
+        for x in own[filled:]:
+            _add(total, x)
+        transfer.wait()
+        for x in others:
+            _add(total, x)
         return total
+
+
+def _add(total: Tensor, part: _Part) -> None:
+    for run, place in zip(part.rows, one_behind_another(part.rows), strict=True):
+        total[slice(*run)] += part.joined[slice(*place)]

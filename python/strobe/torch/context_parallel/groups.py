@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which key heads gather computes together: all, or two groups. The second travels under the kernel of the first."""
 
-HIDDEN_BYTES = {"forward": 128 << 20, "backward": 1 << 20}
+HIDDEN_BYTES = {"forward": 128 << 20, "backward": 512 << 20}
 """Of the keys and values of all ranks. Fewer are one group: to fetch them takes less time than another launch, and than
-smaller kernels lose. Of forwards as measured on two H100s: docs/log/context-parallel.json."""
+smaller kernels lose. As measured on two H100s: docs/log/context-parallel.json."""
+
+STAGED = {"forward": True, "backward": False}
+"""Whether keys travel in the order of the launches that need them, each of which starts when its own are there."""
 
 
 def first_heads(heads_kv: int, buffer_bytes: int, backward: bool) -> int:

@@ -12,7 +12,8 @@ from strobe.torch.context_parallel.exchange import rows_second
 from strobe.torch.context_parallel.keys import KeyCall
 from strobe.torch.context_parallel.parts import CallOptions, Heads, has_offsets, part_options, to_device
 
-JOINED_ON_GPUS = False  # a batch that reads the same keys has a tensor map with a stride of 0: not measured yet
+JOINED_ON_GPUS = {"forward": False, "backward": True}
+"""Whether one launch computes a rank's rows: as measured on two H100s, docs/log/context-parallel.json."""
 _APART = ("bias", "block_mask", "dropout", "seqused_q", "seqused_k")  # of queries and keys of one call alone
 
 
@@ -77,9 +78,9 @@ def _keys_of(calls: tuple[KeyCall, ...], device: torch.device) -> Tensor:
     return to_device([call.buffer[1] for call in calls], device)
 
 
-def launches(options: CallOptions, calls: Sequence[KeyCall], batch: int, on_gpu: bool) -> list[Launch]:
-    """Those of calls whose queries are, one behind another, a rank's rows."""
-    if len(calls) > 1 and batch == 1 and (JOINED_ON_GPUS or not on_gpu) and _can_join(options, calls):
+def launches(options: CallOptions, calls: Sequence[KeyCall], batch: int, joined: bool) -> list[Launch]:
+    """Those of calls whose queries are, one behind another, a rank's rows; `joined`: in one launch, if it can be."""
+    if len(calls) > 1 and batch == 1 and joined and _can_join(options, calls):
         return [JoinedLaunch(options, calls)]
     return [Launch(options, call) for call in calls]
 

@@ -14,7 +14,7 @@ from strobe.torch import ops
 from strobe.torch.autograd import no_second_derivative
 from strobe.torch.context_parallel.exchange import part
 from strobe.torch.context_parallel.keys import KeyCall
-from strobe.torch.context_parallel.launches import Launch, launches
+from strobe.torch.context_parallel.launches import JOINED_ON_GPUS, Launch, launches
 from strobe.torch.context_parallel.layout import Layout
 from strobe.torch.context_parallel.parts import CallOptions, Heads
 
@@ -33,11 +33,12 @@ class SharedCall:
     def batched(self) -> bool:
         return self.options.batched
 
-    def launches(self, calls: Sequence[KeyCall], q: Tensor) -> list[Launch]:
+    def launches(self, calls: Sequence[KeyCall], q: Tensor, backward: bool = False) -> list[Launch]:
         """Those that compute the calls."""
-        key = (q.shape[0], q.is_cuda, *calls)
+        key = (q.shape[0], q.is_cuda, backward, *calls)
         if key not in self.memory:
-            self.memory[key] = launches(self.options, calls, q.shape[0], q.is_cuda)
+            joined = not q.is_cuda or JOINED_ON_GPUS["backward" if backward else "forward"]
+            self.memory[key] = launches(self.options, calls, q.shape[0], joined)
         return self.memory[key]
 
     def options_of(self, launch: Launch, heads: Heads, q: Tensor) -> dict[str, Any]:
