@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares random configurations with the float64 reference for a given time, beginning with a random seed. Stops at the
-# first failure and prints how to reproduce it.
+# Compares context parallelism on 8 processes with one, then random configurations with the float64 reference for a
+# given time, beginning with a random seed. Stops at the first failure and prints how to reproduce it.
 set -euo pipefail
 if (($# != 1)) || [[ ! $1 =~ ^[0-9]+$ ]]; then
   echo "usage: scripts/soak.sh SECONDS" >&2
@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 limit=$1
 program=build/release/bin/random_tests
 per_step=50
+build/python-environment/bin/python tests/python/context_parallel.py 8
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

@@ -2,6 +2,7 @@
 """The ranks of context parallelism on one device, one after another, with copies as transport.
 
     python bench/gpu/virtual_ranks.py OUT.json [--ranks 2 4 8] [--tokens 8192] [--heads 32 8 128] [--rounds 5]
+        [--launches one|each]
 
 Each rank computes its part of one causal sequence, or of packed documents, by the scheme gather, forward and backward.
 Results are compared with one call. Then the launches of each rank are timed again by themselves: the time that each
@@ -17,7 +18,7 @@ import time
 from collections import defaultdict, deque
 from itertools import accumulate
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Condition, Thread, local
 from types import SimpleNamespace
 
 import strobe
@@ -25,6 +26,7 @@ import strobe.torch
 import torch
 from strobe import _core
 from strobe.torch.context_parallel import gather, shared
+from strobe.torch.context_parallel.launches import JOINED_ON_GPUS
 from strobe.torch.context_parallel.layout import imbalance, layout_of
 from strobe.torch.context_parallel.parts import call_options
 
@@ -75,7 +77,7 @@ class Rank:
 class Context:
     """What a torch.autograd.Function keeps for its backward."""
 
-    needs_input_grad = (False, True, True, True, False, False)
+    needs_input_grad = (False, False, True, True, True, False, False)
 
     def set_materialize_grads(self, value):
         pass
@@ -85,12 +87,10 @@ class Context:
 
 
 class Recorded:
-    """The engine, whose launches are kept by the rank that is running."""
-
-    merge = _core.merge
+    """The engine, whose launches each rank keeps."""
 
     def __init__(self):
-        self.launches = None
+        self.of_rank = local()
 
     def forward(self, *arguments, **options):
         self._launch(_core.forward, arguments, options)
@@ -100,7 +100,7 @@ class Recorded:
 
     def _launch(self, function, arguments, options):
         function(*arguments, **options)
-        self.launches[-1].append(lambda: function(*arguments, **options))
+        self.of_rank.launches.append(lambda: function(*arguments, **options))
 
 
 def in_turn(world, compute):
@@ -175,50 +175,93 @@ def one_call(tensors, lengths):
 
 def of_ranks(layout, tensors):
     """Each rank's rows, its results, and its launches by pass."""
-    batched = tensors[0].dim() == 4
-    dim, launches = int(batched), {name: [[] for _ in range(layout.world)] for name in PASSES}
-    engine = Recorded()
-    gather._core = shared._core = engine
+    batched, engine = tensors[0].dim() == 4, Recorded()
+    shared._core = engine
     options = call_options({"causal": True}, layout, batched)
     places = [torch.cat([torch.arange(*run) for run in layout.places(rank)]) for rank in range(layout.world)]
-    parts = [[x.index_select(dim, rows.to(DEVICE)) for x in tensors] for rows in places]
+    parts = [[x.index_select(int(batched), rows.to(DEVICE)) for x in tensors] for rows in places]
     contexts = [Context() for _ in range(layout.world)]
 
-    def forward(rank, group):
-        call = shared.SharedCall(group, rank, layout, options)
-        return gather.GatherAttention.forward(contexts[rank], call, *parts[rank][:3], None, None)[0]
+    def forward(rank, call):
+        return gather.GatherAttention.forward(contexts[rank], call, None, *parts[rank][:3], None, None)[0]
 
-    def backward(rank, group):
-        contexts[rank].call = shared.SharedCall(group, rank, layout, options)
-        return gather.GatherAttention.backward(contexts[rank], parts[rank][3], None)[1:4]
+    def backward(rank, call):
+        contexts[rank].call = call  # of this pass's group
+        return gather.GatherAttention.backward(contexts[rank], parts[rank][3], None)[2:5]
 
-    results = []
-    for name, compute in zip(PASSES, (forward, backward), strict=True):
-        results.append(in_turn(layout.world, recorded(engine, launches[name], compute)))
-    return places, [[o, *gradients] for o, gradients in zip(*results, strict=True)], launches
+    def recorded(compute, kept):
+        def of_rank(rank, group):
+            engine.of_rank.launches = kept[rank]
+            return compute(rank, shared.SharedCall(group, rank, layout, options))
+
+        return in_turn(layout.world, of_rank)
+
+    launches = {name: [[] for _ in places] for name in PASSES}
+    outputs, gradients = (
+        recorded(compute, launches[name]) for name, compute in (("forward", forward), ("backward", backward))
+    )
+    return places, [[o, *of_rank] for o, of_rank in zip(outputs, gradients, strict=True)], launches
 
 
-def recorded(engine, launches, compute):
-    """compute(), whose launches are those of its rank, although ranks wait for one another."""
+def largest_errors(places, results, whole):
+    """Of out and the gradients of q, k and v, in the largest element of each."""
+    errors = [0.0] * len(whole)
+    for rows, of_rank in zip(places, results, strict=True):
+        for i, (mine, all_rows) in enumerate(zip(of_rank, whole, strict=True)):
+            wanted = all_rows.index_select(all_rows.dim() - 3, rows.to(DEVICE)).float()
+            if wanted.numel():
+                largest = all_rows.float().abs().max()
+                errors[i] = max(errors[i], float((mine.float() - wanted).abs().max() / largest))
+    return errors
 
-    def of_rank(rank, group):
-        class Mine:
-            merge = _core.merge
 
-        def launch(function):
-            def called(*arguments, **options):
-                function(*arguments, **options)
-                launches[rank].append(lambda: function(*arguments, **options))
-
-            return called
-
-        return compute(rank, group)
-
-    return of_rank
+def measured(layout, tensors, rounds):
+    """As numbers; ValueError where a rank's results are wrong."""
+    whole, calls = one_call(tensors, layout.lengths)
+    places, results, launches = of_ranks(layout, tensors)
+    errors = largest_errors(places, results, whole)
+    if not max(errors) <= LARGEST_ERROR:
+        raise ValueError(f"{layout.kind}, {layout.world} ranks: errors of out, dq, dk and dv are {errors}")
+    result = {"errors of out, dq, dk, dv": [f"{x:.1e}" for x in errors]}
+    for name, call in zip(PASSES, calls, strict=True):
+        alone = milliseconds([call], rounds)
+        ranks = [milliseconds(x, rounds) for x in launches[name]]
+        result[name] = {
+            "one call, ms": round(alone, 3),
+            "ranks, ms": [round(x, 3) for x in ranks],
+            "the slowest above the mean": f"{imbalance(ranks):.1%}",
+            "all ranks, of one call": round(sum(ranks) / alone, 3),
+            "ideal, of the slowest rank": f"{alone / layout.world / max(ranks):.1%}",
+        }
+    return result
 
 
 def main():
-    pass
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--tokens", type=int, default=8192, help="of a rank")
+    parser.add_argument("--heads", type=int, nargs=3, default=[32, 8, 128], help="query heads, key heads, head_dim")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--launches", choices=("one", "each"), help="for all runs of rows of a rank, or for each")
+    arguments = parser.parse_args()
+    if arguments.launches:
+        JOINED_ON_GPUS.update(dict.fromkeys(PASSES, arguments.launches == "one"))
+    heads_q, heads_kv, head_dim = arguments.heads
+    device = torch.cuda.get_device_name() if ON_GPU else "CPU"
+    results = {"device": device, "tokens of a rank": arguments.tokens, "torch": torch.__version__}
+    for world in arguments.ranks:
+        rows = world * arguments.tokens
+        generator = torch.Generator(device=DEVICE).manual_seed(rows)
+        shapes = [(rows, heads, head_dim) for heads in (heads_q, heads_kv, heads_kv, heads_q)]
+        tensors = [torch.randn(shape, device=DEVICE, dtype=DTYPE, generator=generator) for shape in shapes]
+        for kind in LAYOUTS:
+            packed = kind == "documents"
+            layout = layout_of(kind, world, documents(rows) if packed else (rows,))
+            given = tensors if packed else [x.unsqueeze(0) for x in tensors]
+            results[f"{kind}, {world} ranks"] = measured(layout, given, arguments.rounds)
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    sys.stdout.write(arguments.out.read_text())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of sequences that gloo processes share, by the CPU engine; test_torch_context_parallel.py starts them.
 
-Every case runs on 2, 3 and 4 ranks, and every rank compares its rows with what it computes alone.
+Every case runs on 2, 3 and 4 ranks, or on as many as the arguments say (8 in scripts/soak.sh), and every rank compares
+its rows with what it computes alone.
 """
 
 import contextlib
@@ -89,6 +90,10 @@ CASES = {
     "log length": call(causal=True, log_length=8),
     "bias": call(causal=True, bias=draw(2, HEADS, SEQLEN, SEQLEN, seed=3)),
     "bias of all": call(bias=draw(1, 1, SEQLEN, SEQLEN, seed=3)),
+    "bias of heads and dropout": call(bias=draw(1, HEADS, SEQLEN, SEQLEN, seed=3), dropout=0.2, seed=9),
+    "mask": call(causal=True, mask=draw(2, 1, SEQLEN, SEQLEN, seed=3) > -1),
+    "mask of keys": call(mask=draw(2, SEQLEN, seed=3) > -1),
+    "mask of numbers": call(mask=draw(2, HEADS, SEQLEN, SEQLEN, seed=3), bias=draw(1, 1, SEQLEN, SEQLEN, seed=4)),
     "blocks": call(batch=2, seqlen=4 * 64, causal=True, block_mask=BLOCKS, block_size=64),
     "deterministic": call(causal=True, deterministic=True),
     "row-invariant": call(causal=True, window=(30, 0), row_invariant=True),
@@ -99,17 +104,22 @@ CASES = {
     "documents with slopes": packed(causal=True, alibi_slopes=draw(len(DOCUMENTS) - 1, HEADS, seed=8).abs()),
     "documents with windows on both sides": packed(window=(7, 3)),
     "documents with chunks": packed(causal=True, chunk=8),
-    # "documents with dropout": packed(causal=True, dropout=0.3, seed=5),
+    "documents with dropout": packed(causal=True, dropout=0.3, seed=5),
+    "documents with dropout and windows": packed(causal=True, window=(7, 0), dropout=0.2, seed=5, offset=3),
     "documents with used lengths": packed(causal=True, seqused_q=USED_DOCUMENTS, seqused_k=USED_DOCUMENTS),
     "documents with used keys": packed(window=(9, 4), seqused_k=USED_DOCUMENTS),
     "row-invariant documents": packed(causal=True, row_invariant=True),
 }
 REFUSED = {  # by case, the schemes that do not have it
-    **dict.fromkeys(("bias", "bias of all", "dropout"), ("all_to_all", "two levels")),
     **dict.fromkeys(("row-invariant", "row-invariant documents", "one row-invariant launch"), ("ring",)),
     "blocks": ("gather", "ring"),  # of layouts whose runs do not begin with a block
 }
-ROW_AXES = {"q": -3, "k": -3, "v": -3, "bias": 2}  # of the tensors that ranks have their rows of
+ROW_AXES = {"q": -3, "k": -3, "v": -3, "bias": 2, "mask": -2}  # of the tensors that ranks have their rows of
+
+
+def has_rows(name, x):
+    """A mask of keys has none."""
+    return name in ROW_AXES and x.ndim > 2
 
 
 def lengths(given):
@@ -133,27 +143,29 @@ def alone(given):
     if lengths(given):
         ends = torch.tensor(DOCUMENTS, dtype=torch.int32)
         given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends}
-    out, lse = strobe.torch.attention(**given, return_lse=True)
+    out, lse, largest = strobe.torch.attention(**given, return_lse=True, return_max_logits=True)
     return (
         out.detach(),
         lse.detach(),
+        largest,
         dict(zip(leaves, torch.autograd.grad(loss_of(out, lse), leaves.values()), strict=True)),
     )
 
 
 def shared(cp, given):
     """The same of this rank's rows."""
-    leaves, _ = leaves_of(
+    leaves, mine = leaves_of(
         {
-            name: cp.shard(x, ROW_AXES[name], cu_seqlens=lengths(given)) if name in ROW_AXES else x
+            name: cp.shard(x, ROW_AXES[name], cu_seqlens=lengths(given)) if has_rows(name, x) else x
             for name, x in given.items()
         }
     )
     cp.set_sequences(given["q"].shape[-3], cu_seqlens=lengths(given))
-    out, lse = cp.attention(**given | leaves, return_lse=True)
+    out, lse, largest = cp.attention(**mine, return_lse=True, return_max_logits=True)
     return (
         out.detach(),
         lse.detach(),
+        largest,
         dict(zip(leaves, torch.autograd.grad(loss_of(out, lse), leaves.values()), strict=True)),
     )
 
@@ -177,9 +189,10 @@ def compare(cp, given, whole, mine):
     of_results, of_gradients = tolerances(given)
     torch.testing.assert_close(mine[0], whole[0].index_select(-3, rows), **of_results)
     torch.testing.assert_close(mine[1], whole[1].index_select(-1, rows), **of_results)
-    for name, gradient in mine[2].items():
-        wanted = whole[2][name]
-        if name in ROW_AXES:
+    torch.testing.assert_close(mine[2], whole[2], **of_results)
+    for name, gradient in mine[3].items():
+        wanted = whole[3][name]
+        if has_rows(name, wanted):
             wanted = wanted.index_select(ROW_AXES[name], rows)
         else:
             distributed.all_reduce(gradient)
@@ -187,13 +200,13 @@ def compare(cp, given, whole, mine):
 
 
 def members(world):
-    """By name: all layouts with all schemes on two ranks, each scheme on more, two levels on four."""
+    """By name: all layouts with all schemes, and two levels on four ranks or eight."""
     made = {
         f"{layout}, {scheme}": functools.partial(strobe.torch.ContextParallel, layout=layout, scheme=scheme)
         for layout, scheme in itertools.product(LAYOUTS, SCHEMES)
     }
-    if world == 4:
-        mesh = init_device_mesh("cpu", (2, 2))
+    if world % 4 == 0:
+        mesh = init_device_mesh("cpu", (world // 2, 2))
         groups = (mesh.get_group(0), mesh.get_group(1))
         for layout, scheme in zip(LAYOUTS, SCHEMES, strict=True):
             name = f"two levels, {layout}, {scheme}"
@@ -218,7 +231,8 @@ def check_cases(world):
             try:
                 mine = shared(made[how], given)
             except NotImplementedError as error:
-                assert ": give " in str(error) and any(word in how for word in REFUSED.get(name, ())), (how, error)
+                refused = REFUSED.get(name, ()) + (("all_to_all",) if given["q"].shape[-2] < world else ())
+                assert ": give " in str(error) and any(word in how for word in refused), (how, error)
                 continue
             try:
                 compare(made[how], given, whole, mine)
@@ -260,6 +274,8 @@ def check_arguments(world):
     torch.testing.assert_close(cp.unshard(part.transpose(0, 1), 0), x.transpose(0, 1), rtol=0, atol=0)
     assert cp.positions().tolist() == cp.shard(torch.arange(SEQLEN), 0).tolist()
     assert "imbalance" in cp.explain()
+    with pytest.raises(ValueError, match=f"bias has shape .1, 1, 70, 70.: .* which end with {part.shape[1]} and 70"):
+        cp.attention(part, part, part, bias=draw(1, 1, SEQLEN, SEQLEN))
     packed = cp.shard(x[0], 0, cu_seqlens=torch.tensor(DOCUMENTS))
     torch.testing.assert_close(cp.unshard(packed, 0), x[0], rtol=0, atol=0)
     places = torch.cat([torch.arange(b - a) for a, b in itertools.pairwise(DOCUMENTS)])

@@ -6,8 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, distributed
 
+from strobe._mask_argument import MASK_AXES
 from strobe._shapes import wrong_type
 from strobe.torch import ops
 from strobe.torch.context_parallel.layout import Layout
@@ -67,6 +69,36 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, layout: Layout, rank: int, pa
             f"q has {heads_q} heads, k {heads_kv} and v {v.shape[-2]}: k and v must have the same number, which "
             "divides that of q"
         )
+
+
+def check_bias(bias: Any, q: Tensor, layout: Layout, packed: bool) -> None:
+    """Its rows and keys, of which parts are taken."""
+    if bias is None or packed:
+        return
+    rows_and_keys = (q.shape[1], layout.total)
+    if bias.dim() != 4 or tuple(bias.shape[2:]) != rows_and_keys:
+        raise ValueError(
+            f"bias has shape {list(bias.shape)}: it must be [batch or 1, heads_q or 1, rows, seqlen], which end with "
+            f"{rows_and_keys[0]} and {rows_and_keys[1]} here"
+        )
+
+
+def bias_of(mask: Any, q: Tensor, bias: Tensor | None, packed: bool) -> Tensor:
+    """A mask of this rank's rows, and a bias beside it, as one bias."""
+    if not isinstance(mask, Tensor):
+        raise wrong_type("mask", mask, "a torch.Tensor")
+    if packed or mask.dim() not in MASK_AXES:
+        where = "packed sequences" if packed else f"rank {mask.dim()}"
+        raise ValueError(
+            f"mask is given with {where}: it must be [batch, seqlen], [batch, rows, seqlen] or [batch, heads_q, rows, "
+            "seqlen], of sequences that have a batch axis"
+        )
+    mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None] if mask.dim() == 3 else mask
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf"))
+    rows = mask.shape[2] if mask.shape[2] > 1 else q.shape[1]
+    mask = mask.expand(-1, -1, rows, -1).contiguous()
+    return mask if bias is None else mask + bias
 
 
 def check_names(options: Mapping[str, Any]) -> None:

@@ -2,8 +2,9 @@
 """Each rank fetches the keys and values that its queries see, and computes its rows as one process would.
 
 A launch starts when the keys that it needs are there, while those of the next one travel. The key heads are computed
-in one group or two, of which the second travels while the first is computed; in the backward the gradients of a group travel to the ranks that have its keys while the next one is computed. They are sums
-over the ranks, in float32 and in the order of the ranks.
+in one group or two, of which the second travels while the first is computed; in the backward the gradients of a group
+travel to the ranks that have its keys while the next one is computed. They are sums over the ranks, in float32 and in
+the order of the ranks.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strobe import _core
 from strobe._shapes import lse_shape, output_shape
 from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.exchange import Transfer
@@ -20,7 +20,7 @@ from strobe.torch.context_parallel.groups import STAGED, first_heads
 from strobe.torch.context_parallel.keys import KeyPlan, key_plan
 from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
-from strobe.torch.context_parallel.shared import PartBackward, SharedCall, save
+from strobe.torch.context_parallel.shared import PartBackward, SharedCall, compute, save
 
 
 def _plan(call: SharedCall) -> KeyPlan:
@@ -72,10 +72,15 @@ def _wait(transfers: list[Transfer]) -> None:
 
 
 class GatherAttention(torch.autograd.Function):
-    """(o, lse) of a SharedCall, this rank's q, k and v, and the options that may have gradients."""
+    """(o, lse) of a SharedCall, this rank's q, k and v, and the options that may have gradients.
+
+    `largest` is None, or written: the largest scores that this rank has seen, of sequences and heads.
+    """
 
     @staticmethod
-    def forward(ctx: Any, call: SharedCall, q: Tensor, k: Tensor, v: Tensor, bias: Any, sink: Any) -> Any:
+    def forward(
+        ctx: Any, call: SharedCall, largest: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Any, sink: Any
+    ) -> Any:
         fetched = _fetch(call, k, v, _groups_of(call, q, k, v, backward=False), False)
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
@@ -85,7 +90,7 @@ class GatherAttention(torch.autograd.Function):
                 k_part, v_part = (launch.keys(x) for x in exchange.part(buffer, k, v))
                 q_part, o_part = (launch.queries(x, heads) for x in (q, o))
                 options = call.options_of(launch, heads, q)
-                _core.forward(q_part, k_part, v_part, o_part, launch.lse(lse, heads), None, **options)
+                compute(launch, heads, (q_part, k_part, v_part), (o_part, launch.lse(lse, heads)), largest, options)
         for _, _, transfers in fetched:  # what was sent alone, too
             _wait(transfers)
         save(ctx, call, q, k, v, o, lse)
@@ -104,7 +109,7 @@ class GatherAttention(torch.autograd.Function):
                 options = call.options_of(launch, heads, q)
                 computed += parts.compute(launch, heads, options, buffer, launch.queries(dq, heads))
             gradients.exchange(heads, computed)
-        return (None, dq, *gradients.total(), *parts.modifiers())
+        return (None, None, dq, *gradients.total(), *parts.modifiers())
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,22 @@ def key_call(rows: Rows, spans: Call, keys: tuple[Rows, ...], places: Sequence[R
     return KeyCall(rows, spans, keys, (first, stop), (*(start - first for start, _ in places), stop - first))
 
 
+@lru_cache(maxsize=256)
+def with_all_sequences(call: KeyCall) -> KeyCall:
+    """The call in which sequences that it lacks, up to its last, have no rows, so that each has its own number."""
+    spans, keys, begins, number = [], [], [], 0
+    for sequence in range(call.spans[-1].sequence + 1):
+        begins.append(call.begins[number])
+        if call.spans[number].sequence == sequence:
+            spans.append(call.spans[number])
+            keys.append(call.keys[number])
+            number += 1
+        else:
+            spans.append(Span(sequence, 0, 0))
+            keys.append((0, 0))
+    return KeyCall(call.rows, tuple(spans), tuple(keys), call.buffer, (*begins, call.begins[-1]))
+
+
 @dataclass(frozen=True, eq=False)
 class KeyPlan:
     """What a rank sends, receives and computes, so that its queries meet their keys. Rows by rank of the other side."""

@@ -33,6 +33,22 @@ class Launch:
         """Of lse, [batch, heads, rows] or packed [heads, rows]."""
         return x[..., heads.of_queries, slice(*self.calls[0].rows)]
 
+    def largest(self, q: Tensor, options: dict[str, Any]) -> Tensor:
+        """Memory for the largest scores of the queries, which have these options: [batch or sequences, heads]."""
+        number = q.shape[0] if self._options.batched else len(options["cu_seqlens_q"]) - 1
+        return q.new_empty((number, q.shape[-2]), dtype=torch.float32)
+
+    def put_largest(self, own: Tensor, largest: Tensor, heads: Heads) -> None:
+        """The same among those of all sequences and heads."""
+        x = largest[:, heads.of_queries]
+        if self._options.batched:
+            x.copy_(torch.maximum(x, own.amax(0, keepdim=True) if len(self.calls) > 1 else own))
+            return
+        spans = self.calls[0].spans
+        sequences = [span.sequence for span in spans]
+        own = own if len(own) == len(spans) else own[sequences]  # those with no rows have a place, too
+        x[sequences] = torch.maximum(x[sequences], own)
+
     def keys(self, buffer: Tensor) -> Tensor:
         """Of keys or values, which have their rows first."""
         return rows_second(buffer[slice(*self.calls[0].buffer)], self._options.batched)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, distributed
 
 from strobe._documented import with_options
+from strobe._forward import results
 from strobe._options import ScoreOptions
 from strobe.torch.checks import check_types
 from strobe.torch.context_parallel import checks, schemes
@@ -114,14 +115,22 @@ class ContextParallel:
     @torch.compiler.disable  # the graph breaks here: compilers do not order messages
     @with_options(ScoreOptions)
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[ScoreOptions]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        return_lse: bool = False,
+        return_max_logits: bool = False,
+        **options: Unpack[ScoreOptions],
     ) -> Any:
         """strobe.torch.attention of the whole sequences, of which q, k and v have this rank's rows; it returns those.
 
         q, k and v are [batch, rows, heads, head_dim], or packed [rows, heads, head_dim] where shard() was given
         cu_seqlens. Options are those of the whole call: seqused_q, seqused_k [sequences], and a block mask are the
-        same on every rank, and block_size must divide the first position of each run of rows. A bias has this rank's
-        rows and all keys, [.., rows, seqlen]. Each rank draws dropout's seed where none is given. Raises as
+        same on every rank, and block_size must divide the first position of each run of rows. A bias and a mask have
+        this rank's rows and all keys, [.., rows, seqlen]; the mask becomes a bias. max_logits are of all ranks. Each rank draws dropout's seed where none is given. Raises as
         strobe.torch.attention does, and NotImplementedError for options that the scheme does not have.
 
         Only what is asked for waits: on a GPU keys and gradients travel under kernels.
@@ -129,10 +138,13 @@ class ContextParallel:
         check_types(q=q, k=k, v=v)
         sequences = self._known()
         q, k, v = cast(q, k, v)
+        if mask is not None:
+            options["bias"] = checks.bias_of(mask, q, options.get("bias"), sequences.packed)
 
         def checked() -> tuple[str, CallSize]:
             checks.check_tensors(q, k, v, *sequences.of_processes(), sequences.packed)
             checks.check_names(options)
+            checks.check_bias(options.get("bias"), q, sequences.layout, sequences.packed)
             return scheme_of(self.scheme, sequences, q, k, v, options)
 
         key = key_of(options)
@@ -143,8 +155,8 @@ class ContextParallel:
             self._last = sequences.remembered(signature, checked)
         if isinstance(options.get("scale"), Tensor):
             q, options["scale"] = scaled(q, options["scale"])
-        o, lse = schemes.attend(self._last[0], sequences, (q, k, v), dict(options), return_lse)
-        return (o, lse) if return_lse else o
+        wanted = return_lse, return_max_logits
+        return results(*schemes.attend(self._last[0], sequences, (q, k, v), dict(options), *wanted))
 
     def decode(
         self, q: Tensor, k: Tensor, v: Tensor, seqused_k: Tensor, *, interleave: int = 1, **options: Any

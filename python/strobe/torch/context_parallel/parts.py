@@ -16,7 +16,7 @@ from torch import Tensor
 
 from strobe._option_list import OPTIONS
 from strobe.torch.checks import causal_of, window_of
-from strobe.torch.context_parallel.keys import KeyCall, Sight
+from strobe.torch.context_parallel.keys import KeyCall, Sight, with_all_sequences
 from strobe.torch.context_parallel.layout import Layout
 
 _ALIGNED = 4096  # a multiple of every block and segment of keys, so that row-invariant sums have the same order
@@ -110,6 +110,8 @@ def call_options(options: Mapping[str, Any], layout: Layout, batched: bool) -> C
 def part_options(options: CallOptions, call: KeyCall, heads: Heads, q: Tensor) -> dict[str, Any]:
     """What _core.forward and _core.backward take for a call of a rank; q has all its rows and heads."""
     given, heads_q = options.given, q.shape[-2]
+    if not options.batched and "dropout" in given:  # which counts the sequences of the call
+        call = with_all_sequences(call)
     part = {name: value for name, value in given.items() if name not in _BY_CALL and name != "log_length_factor"}
     for name, axis in BY_HEAD.items():
         if name in part and part[name].shape[axis] == heads_q:

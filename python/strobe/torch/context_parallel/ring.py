@@ -22,7 +22,7 @@ from strobe.torch.context_parallel.keys import KeyCall, Sight, key_call
 from strobe.torch.context_parallel.launches import Launch
 from strobe.torch.context_parallel.layout import Call, Layout, Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
-from strobe.torch.context_parallel.shared import PartBackward, SharedCall, save
+from strobe.torch.context_parallel.shared import PartBackward, SharedCall, compute, save
 
 Steps = tuple[tuple[KeyCall, ...], ...]
 """What a rank computes with the keys of rank (rank - step) modulo world, by step."""
@@ -130,10 +130,12 @@ class _Merged:
 
 
 class RingAttention(torch.autograd.Function):
-    """(o, lse) of a SharedCall, this rank's q, k and v, and the options that may have gradients."""
+    """As GatherAttention."""
 
     @staticmethod
-    def forward(ctx: Any, call: SharedCall, q: Tensor, k: Tensor, v: Tensor, bias: Any, sink: Any) -> Any:
+    def forward(
+        ctx: Any, call: SharedCall, largest: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Any, sink: Any
+    ) -> Any:
         steps = _steps(call)
         heads = Heads(0, k.shape[-2], q.shape[-2] // k.shape[-2])
         merged = {rows: _Merged() for rows in call.layout.rows_of_calls(call.rank)}
@@ -144,7 +146,8 @@ class RingAttention(torch.autograd.Function):
                 q_part = launch.queries(q, heads)
                 o_part = q.new_empty(output_shape(q_part, v_part))
                 lse_part = q.new_empty(lse_shape(q_part), dtype=torch.float32)
-                _core.forward(q_part, k_part, v_part, o_part, lse_part, None, **_options(call, launch, step, q, heads))
+                options = _options(call, launch, step, q, heads)
+                compute(launch, heads, (q_part, k_part, v_part), (o_part, lse_part), largest, options)
                 merged[part.rows].add(o_part, lse_part)
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
@@ -174,7 +177,7 @@ class RingAttention(torch.autograd.Function):
             sums.add(step, added)
         dk, dv = exchange.part(sums.home(len(steps)).to(k.dtype), k, v)
         return (
-            *(None, total.to(q.dtype), rows_second(dk, call.batched), rows_second(dv, call.batched)),
+            *(None, None, total.to(q.dtype), rows_second(dk, call.batched), rows_second(dv, call.batched)),
             *parts.modifiers(),
         )
 

@@ -51,6 +51,21 @@ class SharedCall:
         return dict(self.memory[key])
 
 
+def compute(
+    launch: Launch,
+    heads: Heads,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    results: tuple[Tensor, Tensor],
+    largest: Tensor | None,
+    options: dict[str, Any],
+) -> None:
+    """The forward of a launch: writes out and lse, and adds to the largest scores of all."""
+    own = None if largest is None else launch.largest(qkv[0], options)
+    _core.forward(*qkv, *results, own, **options)
+    if largest is not None and own is not None:
+        launch.put_largest(own, largest, heads)
+
+
 def save(ctx: Any, call: SharedCall, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor) -> None:
     """For PartBackward. Tensors by save_for_backward alone: hooks may move what it saves to other memory."""
     ctx.set_materialize_grads(False)
