@@ -44,4 +44,26 @@ struct MergeArguments {
 /// tensors that contradict the shapes above; unsupported where the device's engines have no merge. @stable
 STROBE_API Status merge(const MergeArguments& arguments, const Execution& execution = {});
 
+/// What merge_backward() writes for a part; float32, float16 or bfloat16 d_o of the part's shape, float32 d_lse.
+/// @experimental
+struct PartialGradient {
+  TensorView d_o{};
+  TensorView d_lse{};
+};
+
+/// The tensors of a merge's gradient. The parts are those that were merged. @experimental
+struct MergeBackwardArguments {
+  std::span<const PartialResult> parts{};
+  ConstTensorView d_o{};                         // of the merged o: of the parts' shape; float32, float16 or bfloat16
+  ConstTensorView d_lse{};                       // optional: of the merged lse
+  std::span<const PartialGradient> gradients{};  // as many as parts; their d_o share a dtype
+};
+
+/// The gradient of merge(), with w_i = exp(LSE_i - LSE) and D_i the product of the rows of dO and O_i:
+/// dO_i = w_i dO, dLSE_i = w_i (D_i - sum w_j D_j + dLSE). Sums are float32 and in one order, weights float64.
+///
+/// A part whose LSE is -inf has no gradient: 0 is written, whatever its o holds. A row with an LSE that is NaN or +inf
+/// has NaN. invalid_argument as merge; unsupported on GPUs, whose engines do not have it. @experimental
+STROBE_API Status merge_backward(const MergeBackwardArguments& arguments, const Execution& execution = {});
+
 }  // namespace strobe

@@ -184,6 +184,20 @@ typedef struct strobe_merge_arguments {
   strobe_tensor lse; /* optional */
 } strobe_merge_arguments;
 
+/* As strobe::MergeBackwardArguments: part i is part_o[i] and part_lse[i], and its gradient part_d_o[i] and
+ * part_d_lse[i]. @experimental */
+typedef struct strobe_merge_backward_arguments {
+  size_t struct_size;
+  const strobe_tensor* part_o;
+  const strobe_tensor* part_lse;
+  const strobe_tensor* part_d_o;
+  const strobe_tensor* part_d_lse;
+  int32_t parts;    /* from 1 to 256 */
+  int32_t reserved; /* must be 0 */
+  strobe_tensor d_o;
+  strobe_tensor d_lse; /* optional */
+} strobe_merge_backward_arguments;
+
 /* As strobe::AppendArguments. @stable */
 typedef struct strobe_append_arguments {
   size_t struct_size;
@@ -309,6 +323,9 @@ STROBE_API strobe_code strobe_quantize(const strobe_quantize_arguments* argument
 
 /* As strobe::merge. @stable */
 STROBE_API strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_execution* execution);
+/* As strobe::merge_backward. @experimental */
+STROBE_API strobe_code strobe_merge_backward(const strobe_merge_backward_arguments* arguments,
+                                             const strobe_execution* execution);
 
 /* As strobe::append. @stable */
 STROBE_API strobe_code strobe_append(const strobe_append_arguments* arguments, const strobe_execution* execution);

@@ -11,4 +11,9 @@ namespace strobe::python {
 void merge(const nanobind::list& parts_o, const nanobind::list& parts_lse, nanobind::handle o, nanobind::handle lse,
            const nanobind::kwargs& keywords);
 
+/// Likewise the gradient of a merge: writes the parts' d_o and d_lse. The merged d_lse may be None.
+void merge_backward(const nanobind::list& parts_o, const nanobind::list& parts_lse, nanobind::handle d_o,
+                    nanobind::handle d_lse, const nanobind::list& parts_d_o, const nanobind::list& parts_d_lse,
+                    const nanobind::kwargs& keywords);
+
 }  // namespace strobe::python

@@ -74,6 +74,8 @@ NB_MODULE(_core, module) {
              nb::arg("allocate_workspace").none(), nb::arg("options"));
   module.def("merge", &merge, nb::arg("parts_o"), nb::arg("parts_lse"), nb::arg("o").none(), nb::arg("lse").none(),
              nb::arg("options"));
+  module.def("merge_backward", &merge_backward, nb::arg("parts_o"), nb::arg("parts_lse"), nb::arg("d_o").none(),
+             nb::arg("d_lse").none(), nb::arg("parts_d_o"), nb::arg("parts_d_lse"), nb::arg("options"));
   module.def("append", &append, nb::arg("k_cache").none(), nb::arg("v_cache").none(), nb::arg("k_new").none(),
              nb::arg("v_new").none(), nb::arg("cache_seqlens").none(), nb::arg("tensors"),
              nb::arg("interleaved").none(), nb::arg("q_in_order").none(), nb::arg("options"));

@@ -10,7 +10,7 @@ from strobe._append import append
 from strobe._attention import attention, attention_backward, explain, info
 from strobe._core import version as __version__
 from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
-from strobe._merge import merge
+from strobe._merge import merge, merge_backward
 from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOptions, ScoreOptions
 from strobe._quantize import QuantizationPlan, plan_quantization, quantize
 from strobe._quantized import Quantized
@@ -36,6 +36,7 @@ __all__ = [
     "info",
     "local_block_mask",
     "merge",
+    "merge_backward",
     "plan_quantization",
     "quantize",
     "set_threads",

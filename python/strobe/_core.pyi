@@ -70,6 +70,15 @@ def quantize(
     **options: Any,
 ) -> None: ...
 def merge(parts_o: list[Tensor], parts_lse: list[Tensor], o: Tensor, lse: Tensor, **options: Any) -> None: ...
+def merge_backward(
+    parts_o: list[Tensor],
+    parts_lse: list[Tensor],
+    d_o: Tensor,
+    d_lse: Tensor | None,
+    parts_d_o: list[Tensor],
+    parts_d_lse: list[Tensor],
+    **options: Any,
+) -> None: ...
 def append(
     k_cache: Tensor,
     v_cache: Tensor,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over several sets of keys, merged."""
+"""Attention over several sets of keys, merged, and the gradient of that."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,6 +53,35 @@ def merge(
     _core.merge(outputs, logarithms, out, lse, threads=threads, engine=engine, stream=framework.stream(stream))
     mark_written(out)
     return out, lse
+
+
+def merge_backward(
+    parts: Sequence[tuple[Tensor, Tensor]],
+    d_out: Tensor,
+    d_lse: Tensor | None = None,
+    *,
+    threads: int = 0,
+    engine: str = "automatic",
+) -> list[tuple[Tensor, Tensor]]:
+    """The gradient of ``merge``: (d_o, d_lse) of each part, from those of what was merged.
+
+    ``parts`` are those that were merged, ``d_out`` has o's shape and any of its dtypes, ``d_lse`` lse's shape. With
+    w_i = exp(LSE_i - LSE) and D_i the product of the rows of d_out and O_i, dO_i = w_i d_out, of d_out's dtype, and
+    dLSE_i = w_i (D_i - sum w_j D_j + d_lse). ``strobe.torch`` 's attention with return_lse=True takes both. Parts that
+    saw no key have 0.
+
+    On the CPU alone: NotImplementedError on GPUs. ValueError and TypeError as merge raises them.
+    """
+    outputs, logarithms = _outputs_and_logarithms(parts)
+    framework = framework_of(outputs[0])
+    if framework.name == "jax":
+        raise NotImplementedError("merge_backward does not take arrays of JAX: jax.vjp of a weighted sum does as much")
+    framework.reject_gradients("this gradient does not have: detach it", d_out=d_out)
+    gradients = [framework_of(d_out).empty(shape_of(o), d_out) for o in outputs]
+    of_lse = [framework_of(x).empty(shape_of(x), x, "float32") for x in logarithms]
+    execution: dict[str, Any] = {"threads": threads, "engine": engine, "stream": framework.stream(None)}
+    _core.merge_backward(outputs, logarithms, d_out, d_lse, gradients, of_lse, **execution)
+    return list(zip(gradients, of_lse, strict=True))
 
 
 def _outputs_and_logarithms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:

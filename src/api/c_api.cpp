@@ -166,6 +166,15 @@ strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_e
   });
 }
 
+strobe_code strobe_merge_backward(const strobe_merge_backward_arguments* arguments, const strobe_execution* execution) {
+  using namespace strobe;
+  return api::with_code([&]() -> Status {
+    return api::with_call(arguments, execution, [](const api::ReadMergeBackward& merged, const Execution& e) {
+      return merge_backward(merged.arguments(), e);
+    });
+  });
+}
+
 strobe_code strobe_append(const strobe_append_arguments* arguments, const strobe_execution* execution) {
   using namespace strobe;
   return api::with_code([&]() -> Status {

@@ -159,25 +159,60 @@ Result<AppendArguments> read_arguments(const strobe_append_arguments* given) {
   return arguments;
 }
 
+namespace {
+
+/// Of either struct, whose name is given: the number of parts and what they are.
+template <class Given>
+Result<std::vector<PartialResult>> read_parts(const Given& from, std::string_view name) {
+  if (Status status = check_enum(from.reserved, 0, fmt::format("{}.reserved", name)); !status.ok()) return status;
+  if (from.parts < 0 || from.parts > kMaxMergedParts) {
+    return invalid("{}.parts is {}: a merge takes from 1 to {}", name, from.parts, kMaxMergedParts);
+  }
+  if (from.parts > 0 && (from.part_o == nullptr || from.part_lse == nullptr)) {
+    return invalid("part_o or part_lse is null: give arrays of {} tensors", from.parts);
+  }
+  std::vector<PartialResult> parts(static_cast<std::size_t>(from.parts));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Status status = first_failure([&] { return read_view(from.part_o[i], "part_o", parts[i].o); },
+                                  [&] { return read_view(from.part_lse[i], "part_lse", parts[i].lse); });
+    if (!status.ok()) return status;
+  }
+  return parts;
+}
+
+}  // namespace
+
 Result<ReadMerge> read_arguments(const strobe_merge_arguments* given) {
   const Result<strobe_merge_arguments> from = read_given(given, "strobe_merge_arguments");
   if (!from.ok()) return from.status();
-  if (Status status = check_enum(from->reserved, 0, "strobe_merge_arguments.reserved"); !status.ok()) return status;
-  if (from->parts < 0 || from->parts > kMaxMergedParts) {
-    return invalid("strobe_merge_arguments.parts is {}: a merge takes from 1 to {}", from->parts, kMaxMergedParts);
-  }
-  if (from->parts > 0 && (from->part_o == nullptr || from->part_lse == nullptr)) {
-    return invalid("part_o or part_lse is null: give arrays of {} tensors", from->parts);
-  }
+  Result<std::vector<PartialResult>> parts = read_parts(*from, "strobe_merge_arguments");
+  if (!parts.ok()) return parts.status();
   ReadMerge merge;
-  for (std::int32_t i = 0; i < from->parts; ++i) {
-    PartialResult& part = merge.parts.emplace_back();
-    Status status = first_failure([&] { return read_view(from->part_o[i], "part_o", part.o); },
-                                  [&] { return read_view(from->part_lse[i], "part_lse", part.lse); });
-    if (!status.ok()) return status;
-  }
+  merge.parts = *std::move(parts);
   Status status = first_failure([&] { return read_view(from->o, "o", merge.o); },
                                 [&] { return read_view(from->lse, "lse", merge.lse); });
+  if (!status.ok()) return status;
+  return merge;
+}
+
+Result<ReadMergeBackward> read_arguments(const strobe_merge_backward_arguments* given) {
+  constexpr std::string_view kName = "strobe_merge_backward_arguments";
+  const Result<strobe_merge_backward_arguments> from = read_given(given, kName);
+  if (!from.ok()) return from.status();
+  Result<std::vector<PartialResult>> parts = read_parts(*from, kName);
+  if (!parts.ok()) return parts.status();
+  ReadMergeBackward merge;
+  merge.parts = *std::move(parts);
+  if (from->parts > 0 && (from->part_d_o == nullptr || from->part_d_lse == nullptr)) {
+    return invalid("part_d_o or part_d_lse is null: give arrays of {} tensors", from->parts);
+  }
+  merge.gradients.resize(merge.parts.size());
+  Status status = first_failure([&] { return read_view(from->d_o, "d_o", merge.d_o); },
+                                [&] { return read_view(from->d_lse, "d_lse", merge.d_lse); });
+  for (std::size_t i = 0; i < merge.gradients.size() && status.ok(); ++i) {
+    status = first_failure([&] { return read_view(from->part_d_o[i], "part_d_o", merge.gradients[i].d_o); },
+                           [&] { return read_view(from->part_d_lse[i], "part_d_lse", merge.gradients[i].d_lse); });
+  }
   if (!status.ok()) return status;
   return merge;
 }

@@ -70,6 +70,17 @@ struct ReadMerge {
 };
 Result<ReadMerge> read_arguments(const strobe_merge_arguments* given);
 
+/// Likewise of a merge's gradient.
+struct ReadMergeBackward {
+  std::vector<PartialResult> parts;
+  std::vector<PartialGradient> gradients;
+  TensorView d_o;
+  TensorView d_lse;
+
+  MergeBackwardArguments arguments() const { return {parts, d_o, d_lse, gradients}; }
+};
+Result<ReadMergeBackward> read_arguments(const strobe_merge_backward_arguments* given);
+
 Result<ErrorBudget> read_budget(const strobe_error_budget* given);
 
 /// Whether a plan can be written to the caller's struct: its struct_size.

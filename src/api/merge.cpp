@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "api/choose_engine.h"
 #include "api/guarded.h"
@@ -57,24 +60,37 @@ struct PartNames {
   std::string o, lse;
 };
 
-Status check_shapes(const MergeArguments& a) {
-  const auto count = static_cast<std::int64_t>(a.parts.size());
+struct GradientNames {
+  explicit GradientNames(std::size_t index)
+      : d_o(fmt::format("gradients[{}].d_o", index)), d_lse(fmt::format("gradients[{}].d_lse", index)) {}
+  std::string d_o, d_lse;
+};
+
+/// Of the parts that are merged.
+Status check_parts(std::span<const PartialResult> parts) {
+  const auto count = static_cast<std::int64_t>(parts.size());
   if (count < 1 || count > kMaxMergedParts) {
     return api::invalid("{} parts are given: a merge takes from 1 to {}", count, kMaxMergedParts);
   }
-  const ConstTensorView& first = a.parts.front().o;
-  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+  const ConstTensorView& first = parts.front().o;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartNames names(i);
     Status status =
-        api::first_failure([&] { return check_o({names.o, a.parts[i].o}, first); },
-                           [&] { return api::check_dtype({names.o, a.parts[i].o}, first.dtype, ", as parts[0].o is"); },
-                           [&] { return check_lse({names.lse, a.parts[i].lse}, first); });
+        api::first_failure([&] { return check_o({names.o, parts[i].o}, first); },
+                           [&] { return api::check_dtype({names.o, parts[i].o}, first.dtype, ", as parts[0].o is"); },
+                           [&] { return check_lse({names.lse, parts[i].lse}, first); });
     if (!status.ok()) return status;
   }
   const auto last_axis = static_cast<std::size_t>(first.rank - 1);
   if (const std::int64_t columns = first.shape[last_axis]; columns < 1 || columns > kMaxHeadDim) {
     return api::invalid("parts[0].o has {} columns: a head_dim must be from 1 to {}", columns, kMaxHeadDim);
   }
+  return {};
+}
+
+Status check_shapes(const MergeArguments& a) {
+  if (Status status = check_parts(a.parts); !status.ok()) return status;
+  const ConstTensorView& first = a.parts.front().o;
   return api::first_failure([&] { return check_o({"o", a.o}, first); },
                             [&] { return api::check_distinct_elements({"o", a.o}); },
                             [&] { return a.lse.given() ? check_lse({"lse", a.lse}, first) : Status(); },
@@ -112,9 +128,79 @@ Status run(const MergeArguments& arguments, const Execution& execution) {
   return status.ok() ? (*chosen)->merge(arguments, execution) : status;
 }
 
+Status check_shapes(const MergeBackwardArguments& a) {
+  if (Status status = check_parts(a.parts); !status.ok()) return status;
+  const ConstTensorView& first = a.parts.front().o;
+  if (a.gradients.size() != a.parts.size()) {
+    return api::invalid("{} gradients are given for {} parts: give one for each", a.gradients.size(), a.parts.size());
+  }
+  Status status = api::first_failure([&] { return check_o({"d_o", a.d_o}, first); },
+                                     [&] { return a.d_lse.given() ? check_lse({"d_lse", a.d_lse}, first) : Status(); });
+  for (std::size_t i = 0; i < a.gradients.size() && status.ok(); ++i) {
+    const GradientNames names(i);
+    const NamedTensor d_o{names.d_o, a.gradients[i].d_o};
+    const NamedTensor d_lse{names.d_lse, a.gradients[i].d_lse};
+    const DType dtype = a.gradients.front().d_o.dtype;
+    status = api::first_failure(
+        [&] { return check_o(d_o, first); }, [&] { return api::check_dtype(d_o, dtype, ", as gradients[0].d_o is"); },
+        [&] { return api::check_distinct_elements(d_o); }, [&] { return check_lse(d_lse, first); },
+        [&] { return api::check_distinct_elements(d_lse); });
+  }
+  return status;
+}
+
+/// Pointers, and outputs apart from one another and from what is read.
+Status check_memory(const MergeBackwardArguments& a) {
+  std::vector<std::string> names;
+  std::vector<ConstTensorView> views;
+  const auto add = [&](std::string name, const ConstTensorView& view) {
+    if (!view.given()) return;
+    names.push_back(std::move(name));
+    views.push_back(view);
+  };
+  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+    const GradientNames of_part(i);
+    add(of_part.d_o, a.gradients[i].d_o);
+    add(of_part.d_lse, a.gradients[i].d_lse);
+  }
+  const std::size_t outputs = views.size();
+  add("d_o", a.d_o);
+  add("d_lse", a.d_lse);
+  for (std::size_t i = 0; i < a.parts.size(); ++i) {
+    const PartNames of_part(i);
+    add(of_part.o, a.parts[i].o);
+    add(of_part.lse, a.parts[i].lse);
+  }
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (Status status = api::check_data({names[i], views[i]}); !status.ok()) return status;
+  }
+  for (std::size_t i = 0; i < outputs; ++i) {
+    for (std::size_t other = i + 1; other < views.size(); ++other) {
+      Status status = api::check_apart({names[i], views[i]}, {names[other], views[other]});
+      if (!status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+Status run(const MergeBackwardArguments& arguments, const Execution& execution) {
+  Status status = api::first_failure([&] { return check_shapes(arguments); },
+                                     [&] { return api::check_threads(execution.threads); });
+  if (!status.ok()) return status;
+  const Result<const engine::Implementation*> chosen =
+      api::choose_engine(engine::implementations(), arguments.d_o.device, execution.engine);
+  if (!chosen.ok()) return chosen.status();
+  status = check_memory(arguments);
+  return status.ok() ? (*chosen)->merge_backward(arguments, execution) : status;
+}
+
 }  // namespace
 
 Status merge(const MergeArguments& arguments, const Execution& execution) {
+  return api::guarded([&] { return run(arguments, execution); });
+}
+
+Status merge_backward(const MergeBackwardArguments& arguments, const Execution& execution) {
   return api::guarded([&] { return run(arguments, execution); });
 }
 

@@ -100,6 +100,12 @@ class CpuEngine final : public engine::Implementation {
     return {};
   }
 
+  Status merge_backward(const MergeBackwardArguments& arguments, const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::merge_backward(arguments, execution);
+    return {};
+  }
+
   Status append(const AppendArguments& arguments, const Execution& execution) const override {
     if (Status status = check_no_stream(execution); !status.ok()) return status;
     cpu::append(arguments, execution);

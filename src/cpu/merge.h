@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The merge of the CPU engine.
+// The merge of the CPU engine, and its gradient.
 #pragma once
 
 #include "strobe/merge.h"
@@ -8,5 +8,8 @@ namespace strobe::cpu {
 
 /// A checked merge. Allocates nothing.
 void merge(const MergeArguments& arguments, const Execution& execution);
+
+/// Likewise.
+void merge_backward(const MergeBackwardArguments& arguments, const Execution& execution);
 
 }  // namespace strobe::cpu

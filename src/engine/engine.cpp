@@ -53,6 +53,10 @@ Status Implementation::quantize(const QuantizeArguments&, const QuantizeOptions&
 
 Status Implementation::merge(const MergeArguments&, const Execution&) const { return lacks(id(), "merge"); }
 
+Status Implementation::merge_backward(const MergeBackwardArguments&, const Execution&) const {
+  return lacks(id(), "gradient of a merge: the cpu engine alone has it");
+}
+
 Status Implementation::append(const AppendArguments&, const Execution&) const { return lacks(id(), "append"); }
 
 Status Implementation::read_back(const Device&, void*, const void*, std::size_t, const Execution&) const {

@@ -87,6 +87,7 @@ class Implementation {
 
   /// Runs a checked merge on a device that it serves; by default unsupported.
   virtual Status merge(const MergeArguments& arguments, const Execution& execution) const;
+  virtual Status merge_backward(const MergeBackwardArguments& arguments, const Execution& execution) const;
 
   /// Runs a checked append on a device that it serves; by default unsupported.
   virtual Status append(const AppendArguments& arguments, const Execution& execution) const;

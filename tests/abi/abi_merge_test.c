@@ -45,6 +45,33 @@ static void test_two_parts_become_one(void) {
   CHECK(near(c.merged_lse[0], log(4.0)));
 }
 
+static void test_gradients_go_to_both_parts(void) {
+  merge_call c;
+  make_call(&c);
+  float d_o[2] = {1.0F, 2.0F}, d_lse[1] = {0.5F}, part_d_o[2][2], part_d_lse[2];
+  strobe_tensor of_o[2], of_lse[2];
+  for (int i = 0; i < 2; ++i) {
+    of_o[i] = row_of(part_d_o[i], 4, 2);
+    of_lse[i] = row_of(&part_d_lse[i], 3, 1);
+  }
+  strobe_merge_backward_arguments arguments = {.struct_size = sizeof(arguments),
+                                               .part_o = c.part_o,
+                                               .part_lse = c.part_lse,
+                                               .part_d_o = of_o,
+                                               .part_d_lse = of_lse,
+                                               .parts = 2,
+                                               .d_o = row_of(d_o, 4, 2),
+                                               .d_lse = row_of(d_lse, 3, 1)};
+  CHECK(strobe_merge_backward(&arguments, NULL) == STROBE_OK);
+  CHECK(near(part_d_o[0][1], 0.5));
+  CHECK(near(part_d_o[1][0], 0.75));
+  CHECK(near(part_d_lse[0], 0.25 * (17.0 - 8.0 + 0.5))); /* products 17 and 5, their mean 8 */
+  CHECK(near(part_d_lse[1], 0.75 * (5.0 - 8.0 + 0.5)));
+  arguments.part_d_lse = NULL;
+  CHECK_REJECTED(strobe_merge_backward(&arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "part_d_o or part_d_lse is null: give arrays of 2 tensors");
+}
+
 static void test_merges_that_are_not_valid_are_rejected(void) {
   merge_call c;
   make_call(&c);
@@ -63,6 +90,7 @@ static void test_merges_that_are_not_valid_are_rejected(void) {
 
 static const named_test kTests[] = {
     TEST(two_parts_become_one),
+    TEST(gradients_go_to_both_parts),
     TEST(merges_that_are_not_valid_are_rejected),
 };
 

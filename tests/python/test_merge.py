@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import strobe
+import strobe.torch
 import torch
 
 
@@ -46,6 +47,40 @@ def test_empty_parts_do_not_count(qkv):
     nothing, nothing_lse = strobe.merge([empty, empty])
     assert not nothing.any()
     assert (nothing_lse == -np.inf).all()
+
+
+def test_gradients_are_those_of_the_whole(qkv):
+    """Of each part through its own backward, with the gradients that it has in the merge."""
+    q, k, v = (torch.from_numpy(x) for x in qkv)
+    generator = torch.Generator().manual_seed(4)
+    d_out, d_lse = torch.randn(2, 7, 4, 32, generator=generator), torch.randn(2, 4, 7, generator=generator)
+
+    def gradients(keys, *upstream):
+        leaves = [q.clone().requires_grad_(), *(x[:, keys].clone().requires_grad_() for x in (k, v))]
+        return torch.autograd.grad(strobe.torch.attention(*leaves, return_lse=True), leaves, upstream)
+
+    wanted = gradients(slice(None), d_out, d_lse)
+    runs = (slice(0, 19), slice(19, 50))
+    parts = [gradients(keys, *x) for keys, x in zip(runs, strobe.merge_backward(halves(q, k, v), d_out, d_lse), strict=True)]
+    torch.testing.assert_close(parts[0][0] + parts[1][0], wanted[0], rtol=1e-4, atol=1e-5)
+    for i in (1, 2):
+        torch.testing.assert_close(torch.cat([parts[0][i], parts[1][i]], 1), wanted[i], rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_without_those_of_lse(qkv):
+    parts = halves(*qkv)
+    d_out = np.ones((2, 7, 4, 32), np.float32)
+    without, zero = (strobe.merge_backward(parts, d_out, x) for x in (None, np.zeros((2, 4, 7), np.float32)))
+    for one, other in zip(without, zero, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    empty = (np.full_like(parts[0][0], np.nan), np.full_like(parts[0][1], -np.inf))
+    _, (d_o, d_lse) = strobe.merge_backward([parts[0], empty], d_out)
+    assert not d_o.any() and not d_lse.any()
+    with pytest.raises(ValueError, match=r"d_o has shape \[2, 7, 4, 31\]"):
+        strobe.merge_backward(parts, d_out[..., :31])
+    with pytest.raises(NotImplementedError, match="merge_backward does not take arrays of JAX"):
+        strobe.merge_backward([tuple(map(jnp.asarray, x)) for x in parts], d_out)
 
 
 def test_misuse_is_reported(qkv):
