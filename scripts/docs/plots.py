@@ -37,6 +37,8 @@ PLOTS = {
         "bench/plot.py", ZEN5, "--pass", "forward", "backward", "--dtype", "bfloat16"),
     f"{BENCHMARKS}/cpu/epyc-zen5-decode.svg": (
         "bench/plot_decode.py", f"{BENCHMARKS}/cpu/epyc-zen5-decode.json"),
+    f"{BENCHMARKS}/context_parallel.svg": (
+        "bench/plot_context_parallel.py", f"{BENCHMARKS}/context_parallel.json"),
 }  # fmt: skip
 
 

@@ -61,7 +61,9 @@ def test_gradients_are_those_of_the_whole(qkv):
 
     wanted = gradients(slice(None), d_out, d_lse)
     runs = (slice(0, 19), slice(19, 50))
-    parts = [gradients(keys, *x) for keys, x in zip(runs, strobe.merge_backward(halves(q, k, v), d_out, d_lse), strict=True)]
+    parts = [
+        gradients(keys, *x) for keys, x in zip(runs, strobe.merge_backward(halves(q, k, v), d_out, d_lse), strict=True)
+    ]
     torch.testing.assert_close(parts[0][0] + parts[1][0], wanted[0], rtol=1e-4, atol=1e-5)
     for i in (1, 2):
         torch.testing.assert_close(torch.cat([parts[0][i], parts[1][i]], 1), wanted[i], rtol=1e-4, atol=1e-5)

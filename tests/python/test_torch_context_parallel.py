@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Context parallelism: what each rank has and needs, as numbers, and what processes compute together."""
 
+import json
 import random
 import sys
 from itertools import chain
@@ -21,6 +22,7 @@ from strobe.torch.context_parallel.layout import (
     united,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("context_parallel.py")
 
 
@@ -169,6 +171,25 @@ def test_heads_meet_their_key_heads(heads_q, heads_kv, world):
         ]
     if heads_kv % world == 0:
         assert sum(shares.of_keys, ()) == tuple(range(heads_kv)), "no key head is sent twice"
+
+
+def test_the_plot_is_of_this_model():
+    """docs/benchmarks/context_parallel.json is what bench/context_parallel_model.py writes, and that is sound."""
+    sys.path.insert(0, str(ROOT / "bench"))
+    try:
+        from context_parallel_model import computed
+    finally:
+        sys.path.pop(0)
+    rows = computed()["rows"]
+    committed = json.loads((ROOT / "docs" / "benchmarks" / "context_parallel.json").read_text(encoding="utf-8"))
+    assert committed["rows"] == rows
+    shares = {(x["tokens"], x["GPUs"], x["link"], x["scheme"]): x["both"] for x in rows}
+    assert all(0 < x < 1 for x in shares.values())
+    for (tokens, gpus, link, scheme), share in shares.items():
+        if link == "InfiniBand" and scheme != "two_levels":
+            assert share <= shares[tokens, gpus, "NVLink", scheme]
+        if tokens > 8192:
+            assert share > shares[8192, gpus, link, scheme]
 
 
 def test_processes():

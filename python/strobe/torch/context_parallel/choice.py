@@ -10,7 +10,7 @@ from strobe._option_list import SCORE_NAMES
 from strobe.torch.checks import causal_of
 from strobe.torch.context_parallel.all_to_all import head_shares
 from strobe.torch.context_parallel.layout import Layout
-from strobe.torch.context_parallel.model import CallSize, times
+from strobe.torch.context_parallel.model import CallSize, link_of, times
 from strobe.torch.context_parallel.parts import CallOptions, block_size, call_options, is_given
 from strobe.torch.context_parallel.sequences import Sequences
 
@@ -51,7 +51,7 @@ def scheme_of(
     if not possible:
         raise NotImplementedError(refused[candidates[0]])
     if len(possible) > 1:
-        estimated = times(sequences.layout, size)
+        estimated = times(sequences.layout, size, link_of(sequences.world))
         return min(possible, key=lambda name: estimated[name]), size
     return possible[0], size
 

@@ -2,7 +2,7 @@
 """What a call moves and how the work is shared, as text."""
 
 from strobe.torch.context_parallel.layout import imbalance
-from strobe.torch.context_parallel.model import CallSize, times, traffic, work_imbalance
+from strobe.torch.context_parallel.model import CallSize, link_of, times, traffic, work_imbalance
 from strobe.torch.context_parallel.sequences import Sequences
 
 _MOVED = {
@@ -28,13 +28,14 @@ def explain(sequences: Sequences, last: tuple[str, CallSize] | None) -> str:
         return "\n".join(lines)
     scheme, size = last
     moved = traffic(scheme, layout, rank, size)
-    estimates = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in times(layout, size).items())
+    link = link_of(sequences.world)
+    estimates = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in times(layout, size, link).items())
     lines += [
         f"scheme {scheme}: {_MOVED[scheme]}",
         f"forward: rank {rank} receives {_mib(moved.forward)}, {moved.hidden_forward:.0%} of it under kernels",
         f"backward: rank {rank} receives {_mib(moved.backward)}, {moved.hidden_backward:.0%} of it under kernels",
         f"work: the most of a rank is {work_imbalance(scheme, layout, size):.1%} above the mean",
-        f"estimated on H100s, forward and backward: {estimates}",
+        f"estimated on H100s with {link.name}, forward and backward: {estimates}",
     ]
     return "\n".join(lines)
 

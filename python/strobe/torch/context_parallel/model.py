@@ -1,18 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call moves, in bytes, and about how long it takes on GPUs: which scheme is the faster one."""
 
+import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from strobe.torch.context_parallel.all_to_all import head_shares
-from strobe.torch.context_parallel.groups import hidden_shares
+from strobe.torch.context_parallel.groups import STAGED, hidden_shares
 from strobe.torch.context_parallel.keys import Sight, key_plan
-from strobe.torch.context_parallel.layout import Layout, Rows, imbalance
+from strobe.torch.context_parallel.layout import Layout, Rows, imbalance, layout_of
 from strobe.torch.context_parallel.ring import ring_steps
 
-# Of an H100 in a host of two: bytes received in a second, and products of 16 bits in a second.
-_BYTES = 245e9
-_FLOPS = {"forward": 600e12, "backward": 500e12}
-_LATENCY = 20e-6  # of an exchange
+PASSES = ("forward", "backward")
+_PRODUCTS = {"forward": 2, "backward": 5}  # of queries with keys, or of their gradients
+# Of an H100: 16-bit floating-point operations in a second on long sequences (docs/log/context-parallel.json), and what
+# short ones lose, as keys for each query, which fits causal calls of 512 to 16,384 tokens within 5%
+# (docs/benchmarks/h200/with-flash-attention-3.json).
+_FLOPS = {"forward": 771e12, "backward": 647e12}
+_MORE_KEYS = {"forward": 305, "backward": 525}
+_COPY = 2.4e12  # bytes read and written in a second by a kernel that copies: 72% of the memory's bandwidth, assumed
+_LATENCY = 120e-6  # of an exchange beside its bytes, with the host's part: fits two H100s at 8,192 tokens a GPU
+
+
+class Link(NamedTuple):
+    """Between GPUs: what one receives in a second."""
+
+    bytes: float
+    name: str
+
+
+NVLINK = Link(245e9, "NVLink")  # measured between two H100s
+INFINIBAND = Link(45e9, "InfiniBand")  # 90% of 400 Gbit/s for each GPU, assumed
+
+
+def link_of(world: int) -> Link:
+    """Between the ranks of a group: as torchrun says how many processes a host has."""
+    return NVLINK if world <= int(os.environ.get("LOCAL_WORLD_SIZE", world)) else INFINIBAND
 
 
 @dataclass(frozen=True)
@@ -59,7 +82,8 @@ def gather_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
     others = [peer for peer in range(layout.world) if peer != rank]
     keys = sum(_count(plan.receives[peer]) for peer in others) * size.key_bytes
     gradients = sum(_count(runs) for peer in others for runs in plan.collects[peer]) * size.key_bytes
-    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, gradients)
+    first = sum(map(_count, plan.stages[0][1])) * size.key_bytes if plan.stages and STAGED["forward"] else keys
+    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, first, gradients)
     return Traffic(keys, keys + gradients, *hidden)
 
 
@@ -105,25 +129,70 @@ def work_imbalance(scheme: str, layout: Layout, size: CallSize) -> float:
     return imbalance(work(layout, size))
 
 
-def times(layout: Layout, size: CallSize) -> dict[str, float]:
+def times(layout: Layout, size: CallSize, link: Link = NVLINK) -> dict[str, float]:
     """Seconds of a forward and a backward, by scheme."""
-    of_ranks = work(layout, size)
-    result = {}
+    return {scheme: sum(of_passes.values()) for scheme, of_passes in pass_times(layout, size, link).items()}
+
+
+def pass_times(layout: Layout, size: CallSize, link: Link = NVLINK) -> dict[str, dict[str, float]]:
+    """Seconds of the slowest rank, by scheme and pass."""
+    result: dict[str, dict[str, float]] = {}
     for scheme in ("gather", "all_to_all", "ring"):
         if scheme == "all_to_all" and size.heads_q < layout.world:
             continue
-        keys = sum(of_ranks) / layout.world * (1 + work_imbalance(scheme, layout, size))
-        flops = 2 * keys * size.heads_q * (size.head_dim + size.head_dim_v)
-        compute = {"forward": flops / _FLOPS["forward"], "backward": 2.5 * flops / _FLOPS["backward"]}
         moved = [traffic(scheme, layout, rank, size) for rank in range(layout.world)]
-        result[scheme] = sum(
-            _pass_time(compute[name], max(getattr(x, name) for x in moved), getattr(moved[0], f"hidden_{name}"))
-            for name in ("forward", "backward")
-        )
+        result[scheme] = {}
+        for name in PASSES:
+            kernels = _kernels(scheme, layout, size, name)
+            of_ranks = zip(moved, kernels if len(kernels) > 1 else kernels * layout.world, strict=True)
+            result[scheme][name] = max(_rank_time(scheme, layout, size, name, link, *x) for x in of_ranks)
     return result
 
 
-def _pass_time(compute: float, received: int, hidden: float) -> float:
+def _rank_time(
+    scheme: str, layout: Layout, size: CallSize, name: str, link: Link, moved: Traffic, kernels: float
+) -> float:
     """Kernels hide what travels under them, as far as they are long enough."""
-    travel = received / _BYTES
-    return _LATENCY + (1 - hidden) * travel + max(compute, hidden * travel)
+    received, hidden = getattr(moved, name), getattr(moved, f"hidden_{name}")
+    under, exchanges = (layout.world - 2, 1) if scheme == "ring" else (0, 2 if scheme == "all_to_all" else 1)
+    computed = kernels + _copies(scheme, layout, size, name, received) / _COPY
+    travel = received / link.bytes
+    return (1 - hidden) * travel + _LATENCY * exchanges + max(computed, hidden * travel + _LATENCY * under)
+
+
+def one_device(size: CallSize, lengths: tuple[int, ...]) -> dict[str, float]:
+    """Seconds of the whole call on one, by pass."""
+    whole = layout_of("contiguous", 1, lengths)
+    return {name: _kernels("gather", whole, size, name)[0] for name in PASSES}
+
+
+def _kernels(scheme: str, layout: Layout, size: CallSize, name: str) -> list[float]:
+    """Seconds of each rank's kernels. In a ring rows are begun again with the keys of each rank that they see."""
+    keys: list[float] = [*work(layout, size)]
+    rows: list[float] = [size.batch * layout.rows(rank) for rank in range(layout.world)]
+    if scheme == "all_to_all":
+        share = -(-size.heads_q // layout.world) / size.heads_q
+        keys, rows = [sum(keys) * share], [sum(rows) * share]
+    elif scheme == "ring":
+        rows = [
+            size.batch
+            * sum(part.rows[1] - part.rows[0] for step in ring_steps(layout, rank, size.sight) for part in step)
+            for rank in range(layout.world)
+        ]
+    flops = _PRODUCTS[name] * size.heads_q * (size.head_dim + size.head_dim_v) / _FLOPS[name]
+    return [flops * (k + _MORE_KEYS[name] * n) for k, n in zip(keys, rows, strict=True)]
+
+
+def _copies(scheme: str, layout: Layout, size: CallSize, name: str, received: int) -> float:
+    """Bytes that a rank reads and writes beside its kernels."""
+    rows = layout.total / layout.world
+    own_keys, own_queries = rows * size.key_bytes, rows * size.query_bytes
+    float32 = 4 / size.element_bytes
+    if scheme == "all_to_all":  # rows first, to each rank, and back
+        return 2 * (own_queries + own_keys) + 2 * received
+    if scheme == "gather":  # keys beside values; sums of gradients
+        return 2 * own_keys + (0 if name == "forward" else (3 * float32 + 4) * own_keys)
+    steps = layout.world
+    if name == "forward":  # a part's rows, those so far, and both merged
+        return steps * own_queries / 2 * (2 * 2 * float32 + 2)
+    return steps * (own_queries / 2 * (1 + 2 * float32) + own_keys * (1 + 4 * float32))

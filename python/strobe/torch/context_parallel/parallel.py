@@ -130,8 +130,9 @@ class ContextParallel:
         q, k and v are [batch, rows, heads, head_dim], or packed [rows, heads, head_dim] where shard() was given
         cu_seqlens. Options are those of the whole call: seqused_q, seqused_k [sequences], and a block mask are the
         same on every rank, and block_size must divide the first position of each run of rows. A bias and a mask have
-        this rank's rows and all keys, [.., rows, seqlen]; the mask becomes a bias. max_logits are of all ranks. Each rank draws dropout's seed where none is given. Raises as
-        strobe.torch.attention does, and NotImplementedError for options that the scheme does not have.
+        this rank's rows and all keys, [.., rows, seqlen]; the mask becomes a bias. The max_logits are those of the
+        whole call. Each rank draws dropout's seed where none is given. Raises as strobe.torch.attention does, and
+        NotImplementedError for options that the scheme does not have.
 
         Only what is asked for waits: on a GPU keys and gradients travel under kernels.
         """

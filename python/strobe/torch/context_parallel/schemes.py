@@ -2,7 +2,7 @@
 """What each scheme computes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, distributed
@@ -20,7 +20,7 @@ from strobe.torch.functional import attention
 Tensors = tuple[Tensor, Tensor, Tensor]
 Result = tuple[Tensor, Tensor | None]
 """out and, where it is asked for, lse."""
-Largest = Tensor | None
+Largest: TypeAlias = Tensor | None
 """None, or float32 [batch or sequences, heads], where the largest scores are written that this rank has seen."""
 Attend = Callable[[Tensors, dict[str, Any], Largest], Result]
 
@@ -56,7 +56,8 @@ def _on_one_level(
         def whole(qkv: Tensors, options: dict[str, Any], largest: Largest) -> Result:
             lengths: dict[str, Any] = {} if sequences.batched else _packed(layout, qkv[0])
             wanted: Any = {"return_lse": return_lse, "return_max_logits": largest is not None}
-            results = attention(*qkv, **wanted, **options | lengths)
+            of_group: Any = attention
+            results = of_group(*qkv, **wanted, **options | lengths)
             o, *others = results if isinstance(results, tuple) else (results,)
             if largest is not None:
                 largest.copy_(others.pop())

@@ -46,6 +46,11 @@ class Sequences:
     def inner_world(self) -> int:
         return 1 if self.inner is None else distributed.get_world_size(self.inner)
 
+    @property
+    def world(self) -> int:
+        """Of all processes."""
+        return self.layout.world * self.inner_world
+
     def inner_route(self) -> Route:
         """Between the ranks of the inner group, among which rows are contiguous."""
         rows = layout_of("contiguous", self.inner_world, (self.layout.rows(self.rank),))
