@@ -180,22 +180,20 @@ def timed(rows, ends, options, layouts, schemes, ways=("",)):
 
 WAYS = {
     "": {},
-    ", keys all at once": {"staged": False},
-    ", two groups of heads": {"groups": True},
+    ", two groups of heads": {"groups": 0},
+    ", one group of heads": {"groups": 1 << 60},
     ", one launch for a rank's rows in both": {"joined": True},
     ", a launch for each run of rows in both": {"joined": False},
 }
 
 
 @contextmanager
-def chosen(staged=None, joined=None, groups=False):
+def chosen(joined=None, groups=None):
     """What gather does otherwise, to see what each choice is worth."""
-    settings = (head_groups.HIDDEN_BYTES, head_groups.STAGED, launches.JOINED_ON_GPUS)
+    settings = (head_groups.HIDDEN_BYTES, launches.JOINED_ON_GPUS)
     kept = [dict(x) for x in settings]
-    if groups:
-        head_groups.HIDDEN_BYTES.update(forward=0, backward=0)
-    if staged is not None:
-        head_groups.STAGED.update(forward=staged)
+    if groups is not None:
+        head_groups.HIDDEN_BYTES.update(forward=groups, backward=groups)
     if joined is not None:
         launches.JOINED_ON_GPUS.update(forward=joined, backward=joined)
     try:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each rank fetches the keys and values that its queries see, and computes its rows as one process would.
 
-A launch starts when the keys that it needs are there, while those of the next one travel. The key heads are computed
-in one group or two, of which the second travels while the first is computed; in the backward the gradients of a group
-travel to the ranks that have its keys while the next one is computed. They are sums over the ranks, in float32 and in
-the order of the ranks.
+The key heads are computed in one group or two, of which the second travels while the first is computed; in the
+backward the gradients of a group travel to the ranks that have its keys while the next one is computed, or this rank's
+own are added. They are sums over the ranks, in float32 and in the order of the ranks.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import Tensor
 from strobe._shapes import lse_shape, output_shape
 from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.exchange import Transfer
-from strobe.torch.context_parallel.groups import STAGED, first_heads
+from strobe.torch.context_parallel.groups import first_heads
 from strobe.torch.context_parallel.keys import KeyPlan, key_plan
 from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
@@ -47,28 +46,20 @@ def _groups_of(call: SharedCall, q: Tensor, k: Tensor, v: Tensor, backward: bool
     return call.memory[key]
 
 
-Fetched = tuple[Heads, Tensor, list[Transfer]]
-"""Heads, a buffer for their keys and values, joined, and what fills it: for all calls at once, or for one after the
-other."""
+Fetched = tuple[Heads, Tensor, Transfer]
+"""Heads, a buffer for their keys and values, joined, and what fills it."""
 
 
-def _fetch(call: SharedCall, k: Tensor, v: Tensor, groups: list[Heads], backward: bool) -> list[Fetched]:
+def _fetch(call: SharedCall, k: Tensor, v: Tensor, groups: list[Heads]) -> list[Fetched]:
     """Starts to fetch the keys of all groups, in their order."""
     plan, fetched = _plan(call), []
-    stages = plan.stages if STAGED["backward" if backward else "forward"] else ((plan.sends, plan.receives),)
     for heads in groups:
         batch = [k.shape[0]] if call.batched else []
         buffer = k.new_empty((plan.buffer_rows, *batch, heads.number * (k.shape[-1] + v.shape[-1])))
         own = (k, v) if heads.number == k.shape[-2] else (k[..., heads.of_keys, :], v[..., heads.of_keys, :])
         exchange.join_into(buffer, *own, call.batched, plan.own)
-        transfers = [exchange.start(call.group, [(buffer, x)], [(buffer, y)]) for x, y in stages]
-        fetched.append((heads, buffer, transfers))
+        fetched.append((heads, buffer, exchange.start(call.group, [(buffer, plan.sends)], [(buffer, plan.receives)])))
     return fetched
-
-
-def _wait(transfers: list[Transfer]) -> None:
-    for transfer in transfers:
-        transfer.wait()
 
 
 class GatherAttention(torch.autograd.Function):
@@ -81,18 +72,16 @@ class GatherAttention(torch.autograd.Function):
     def forward(
         ctx: Any, call: SharedCall, largest: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Any, sink: Any
     ) -> Any:
-        fetched = _fetch(call, k, v, _groups_of(call, q, k, v, backward=False), False)
+        fetched = _fetch(call, k, v, _groups_of(call, q, k, v, backward=False))
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
-        for heads, buffer, transfers in fetched:
-            for number, launch in enumerate(call.launches(_plan(call).calls, q)):
-                _wait(transfers if len(launch.calls) > 1 else transfers[: number + 1])
+        for heads, buffer, transfer in fetched:
+            transfer.wait()
+            for launch in call.launches(_plan(call).calls, q):
                 k_part, v_part = (launch.keys(x) for x in exchange.part(buffer, k, v))
                 q_part, o_part = (launch.queries(x, heads) for x in (q, o))
                 options = call.options_of(launch, heads, q)
                 compute(launch, heads, (q_part, k_part, v_part), (o_part, launch.lse(lse, heads)), largest, options)
-        for _, _, transfers in fetched:  # what was sent alone, too
-            _wait(transfers)
         save(ctx, call, q, k, v, o, lse)
         return o, lse
 
@@ -102,8 +91,8 @@ class GatherAttention(torch.autograd.Function):
         call, q, k, v = parts.call, parts.q, parts.k, parts.v
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         gradients = _KeyGradients(call, k, v)
-        for heads, buffer, transfers in _fetch(call, k, v, _groups_of(call, q, k, v, backward=True), True):
-            _wait(transfers)
+        for heads, buffer, transfer in _fetch(call, k, v, _groups_of(call, q, k, v, backward=True)):
+            transfer.wait()
             computed: list[Tensor] = []
             for launch in call.launches(_plan(call).calls, q, backward=True):
                 options = call.options_of(launch, heads, q)

@@ -5,9 +5,6 @@ HIDDEN_BYTES = {"forward": 128 << 20, "backward": 512 << 20}
 """Of the keys and values of all ranks. Fewer are one group: to fetch them takes less time than another launch, and than
 smaller kernels lose. As measured on two H100s: docs/log/context-parallel.json."""
 
-STAGED = {"forward": True, "backward": False}
-"""Whether keys travel in the order of the launches that need them, each of which starts when its own are there."""
-
 
 def first_heads(heads_kv: int, buffer_bytes: int, backward: bool) -> int:
     """Key heads of the first group; 0: there is one group.
@@ -19,12 +16,12 @@ def first_heads(heads_kv: int, buffer_bytes: int, backward: bool) -> int:
     return max(1, heads_kv // (2 if backward else 4))
 
 
-def hidden_shares(heads_kv: int, buffer_bytes: int, keys: int, first: int, gradients: int) -> tuple[float, float]:
-    """What travels under kernels of a forward, which receives ``keys`` bytes, of which the ``first`` are for its first
-    launch, and of a backward, which receives as many again and ``gradients``."""
+def hidden_shares(heads_kv: int, buffer_bytes: int, keys: int, gradients: int) -> tuple[float, float]:
+    """What travels under kernels of a forward, which receives ``keys`` bytes, and of a backward, which receives as many
+    again and ``gradients``."""
     forward, backward = (first_heads(heads_kv, buffer_bytes, x) / max(heads_kv, 1) for x in (False, True))
     in_sight = keys * backward + gradients * (1 - backward)
     return (
-        1 - (forward or 1.0) * first / max(keys, 1) if keys else 0.0,
+        1 - forward if forward else 0.0,
         1 - in_sight / max(keys + gradients, 1) if backward else 0.0,
     )

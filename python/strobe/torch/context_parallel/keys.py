@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from strobe.torch.context_parallel.layout import (
     one_behind_another,
     places_in,
     united,
-    without,
 )
 
 
@@ -122,8 +121,6 @@ class KeyPlan:
     """Of the buffer, this rank's keys that each other rank needs."""
     receives: tuple[tuple[Rows, ...], ...]
     """Of the buffer, where those of each other rank go."""
-    stages: tuple[tuple[tuple[tuple[Rows, ...], ...], tuple[tuple[Rows, ...], ...]], ...]
-    """The same by number of the call that is the first to see them."""
     returns: tuple[tuple[tuple[Rows, ...], ...], ...]
     """By call: of the call's keys, whose gradients each rank is due."""
     collects: tuple[tuple[tuple[Rows, ...], ...], ...]
@@ -159,7 +156,6 @@ def key_plan(layout: Layout, rank: int, sight: Sight) -> KeyPlan:
         tuple(zip(one_behind_another(own), places_in(needed, own), strict=True)),
         tuple(_shared_with(layout, rank, other, needed, _needed(layout, other, sight)) for other in ranks),
         tuple(_shared_with(layout, other, rank, needed, needed) for other in ranks),
-        _stages(layout, rank, sight, needed),
         tuple(_returns(layout, rank, sight, needed, call.buffer[0], i) for i, call in enumerate(calls)),
         tuple(_collects(layout, rank, other, sight) for other in ranks),
     )
@@ -168,25 +164,6 @@ def key_plan(layout: Layout, rank: int, sight: Sight) -> KeyPlan:
 def _shared_with(layout: Layout, of: int, to: int, buffer: list[Rows], needed: list[Rows]) -> tuple[Rows, ...]:
     """Keys of one rank that another needs, as they lie in the buffer of one of the two; none where they are one."""
     return () if of == to else tuple(places_in(buffer, common(layout.places(of), needed)))
-
-
-def _stages(layout: Layout, rank: int, sight: Sight, needed: list[Rows]) -> tuple[Any, ...]:
-    """As many as the rank with the most calls has, on all ranks."""
-    ranks, result = range(layout.world), []
-    for stage in range(max(map(len, layout.calls))):
-        sends = (_shared_with(layout, rank, other, needed, _new(layout, other, sight, stage)) for other in ranks)
-        own = _new(layout, rank, sight, stage)
-        receives = (_shared_with(layout, other, rank, needed, own) for other in ranks)
-        result.append((tuple(sends), tuple(receives)))
-    return tuple(result)
-
-
-def _new(layout: Layout, rank: int, sight: Sight, call: int) -> list[Rows]:
-    """The keys of a call that none before it sees."""
-    if call >= len(layout.calls[rank]):
-        return []
-    before = [run for earlier in range(call) for run in _seen(layout, rank, sight, earlier)]
-    return without(_seen(layout, rank, sight, call), before)
 
 
 def _calls(layout: Layout, rank: int, sight: Sight, needed: list[Rows]) -> list[KeyCall]:

@@ -114,21 +114,6 @@ def common(a: Iterable[Rows], b: Iterable[Rows]) -> list[Rows]:
     return result
 
 
-def without(runs: Iterable[Rows], taken: Iterable[Rows]) -> list[Rows]:
-    """The rows of the first runs that are in none of the others, in ascending order."""
-    result: list[Rows] = []
-    holes = united(taken)
-    for start, stop in united(runs):
-        for first, behind in holes:
-            if start < min(first, stop) and behind > start:
-                result.append((start, min(first, stop)))
-            if first < stop:
-                start = max(start, behind)
-        if start < stop:
-            result.append((start, stop))
-    return result
-
-
 def places_in(runs: Sequence[Rows], parts: Iterable[Rows]) -> list[Rows]:
     """Where parts of some runs of rows lie in a tensor that has the rows of these runs, one run behind the other."""
     offsets = [start for start, _ in one_behind_another(runs)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strobe.torch.context_parallel.all_to_all import head_shares
-from strobe.torch.context_parallel.groups import STAGED, hidden_shares
+from strobe.torch.context_parallel.groups import hidden_shares
 from strobe.torch.context_parallel.keys import Sight, key_plan
 from strobe.torch.context_parallel.layout import Layout, Rows, imbalance, layout_of
 from strobe.torch.context_parallel.ring import ring_steps
@@ -82,8 +82,7 @@ def gather_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
     others = [peer for peer in range(layout.world) if peer != rank]
     keys = sum(_count(plan.receives[peer]) for peer in others) * size.key_bytes
     gradients = sum(_count(runs) for peer in others for runs in plan.collects[peer]) * size.key_bytes
-    first = sum(map(_count, plan.stages[0][1])) * size.key_bytes if plan.stages and STAGED["forward"] else keys
-    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, first, gradients)
+    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, gradients)
     return Traffic(keys, keys + gradients, *hidden)
 
 
