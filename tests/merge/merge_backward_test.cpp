@@ -124,11 +124,10 @@ TEST(MergeBackward, MatchesFloat64) {
   for (const std::size_t parts : {1, 2, 9, 256}) {
     for (const MergeShape& shape :
          {MergeShape{2, 5, 3, 64}, MergeShape{0, 37, 2, 128}, MergeShape{1, 3, 1, 200}, MergeShape{3, 1, 5, 512}}) {
-      for (const auto& [source, merged, result] :
-           {std::tuple{DType::float32, DType::float32, DType::float32},
-            std::tuple{DType::bfloat16, DType::bfloat16, DType::float32},
-            std::tuple{DType::float16, DType::float32, DType::float16},
-            std::tuple{DType::float32, DType::float16, DType::bfloat16}}) {
+      for (const auto& [source, merged, result] : {std::tuple{DType::float32, DType::float32, DType::float32},
+                                                   std::tuple{DType::bfloat16, DType::bfloat16, DType::float32},
+                                                   std::tuple{DType::float16, DType::float32, DType::float16},
+                                                   std::tuple{DType::float32, DType::float16, DType::bfloat16}}) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         const Placement placement{.layout = seed % 2 == 0 ? Layout::scrambled : Layout::contiguous,
                                   .guard = Guard::bytes};
