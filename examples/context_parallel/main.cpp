@@ -92,6 +92,14 @@ strobe::Status run_rank(Sequence& s, std::int64_t rank, std::vector<KeyGradients
   return {};
 }
 
+Floats random(std::int64_t row, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  Floats values(static_cast<std::size_t>(kSeqlen * row));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
 float largest_difference(const Floats& a, const Floats& b) {
   float largest = 0.0F;
   for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::fabs(a[i] - b[i]));
@@ -101,14 +109,7 @@ float largest_difference(const Floats& a, const Floats& b) {
 }  // namespace
 
 int main() {
-  std::mt19937 generator(1);
-  std::normal_distribution<float> normal;
-  const auto random = [&](std::int64_t row) {
-    Floats values(static_cast<std::size_t>(kSeqlen * row));
-    for (float& value : values) value = normal(generator);
-    return values;
-  };
-  Sequence whole{random(kQueryRow), random(kKeyRow), random(kKeyRow), random(kQueryRow)};
+  Sequence whole{random(kQueryRow, 1), random(kKeyRow, 2), random(kKeyRow, 3), random(kQueryRow, 4)};
   Sequence shared = whole;
 
   std::vector<std::vector<KeyGradients>> gradients(kRanks);
