@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu vllm clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -87,6 +87,10 @@ mutation: dependencies ## Check that the tests detect deliberate bugs
 
 mutation-gpu: dependencies ## The same for the sm90 kernels, on a machine with a Hopper GPU
 	@python3 scripts/mutation/run_gpu.py
+
+vllm: dependencies ## Serve tiny models by VLLM=0.32.0 on Strobe and on its own CPU backend, and compare
+	@scripts/install-wheel.sh build/python-environment
+	@scripts/vllm.sh $(or $(VLLM),0.32.0) -rP
 
 clean: ## Remove build/ and .venv/
 	@rm -rf build .venv

@@ -9,7 +9,7 @@ import sys
 
 import project
 
-DROP_INS = ("flash_attn", "flash_attn_interface", "kernels")
+PACKAGES = ("flash_attn", "flash_attn_interface", "kernels", "vllm_backend")
 # Each place: a file and a pattern, whose first group is the version, or its first two numbers.
 PLACES = [
     ("CITATION.cff", r"^version: (\S+)$"),
@@ -17,8 +17,8 @@ PLACES = [
     ("docs/questions.md", r"^  version = .([\d.]+).,$"),
     ("examples/quickstart/CMakeLists.txt", r"^find_package\(strobe ([\d.]+) REQUIRED"),
     ("packaging/vcpkg/strobe/vcpkg.json", r'^  "version": "([\d.]+)",$'),
-    *((f"python/{name}/pyproject.toml", r'^version = "(.*)"$') for name in DROP_INS),
-    *((f"python/{name}/pyproject.toml", r'"strobe==([\d.]+)\.\*"') for name in DROP_INS),
+    *((f"python/{name}/pyproject.toml", r'^version = "(.*)"$') for name in PACKAGES),
+    *((f"python/{name}/pyproject.toml", r'"strobe==([\d.]+)\.\*"') for name in PACKAGES),
 ]
 
 

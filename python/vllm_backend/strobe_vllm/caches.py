@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's cache of a layer as Strobe's calls take it, and the write of new keys and values."""
+
+import strobe
+import torch
+from strobe.torch.ops import rows
+from torch import Tensor
+
+
+def keys_and_values(kv_cache: Tensor, head_size: int, *, is_float8: bool) -> tuple[Tensor, Tensor]:
+    """Views [num_blocks, block_size, heads_kv, head_dim] of a layer's cache, whatever its layout.
+
+    vLLM's view of each layout is [num_blocks, heads_kv, block_size, 2 * head_dim], with K and V side by side.
+    """
+    if is_float8 and kv_cache.dtype != torch.float8_e4m3fn:
+        kv_cache = kv_cache.view(torch.float8_e4m3fn)
+    k, v = kv_cache.transpose(1, 2).split(head_size, dim=-1)
+    return k, v
+
+
+def scale_of(scale: Tensor) -> Tensor:
+    """[1, heads_kv or 1, 1] of a layer's scale, which is of the tensor or of each head."""
+    return scale.view(1, -1, 1)
+
+
+def write(
+    cache: tuple[Tensor, Tensor], key: Tensor, value: Tensor, slots: Tensor, scales: dict[str, Tensor] | None = None
+) -> None:
+    """Writes row i of key and value [tokens, heads_kv, head_dim] to slot i: row slot % block_size of block slot //
+    block_size. Rows of a negative slot are not written, nor are rows behind the last slot.
+    """
+    key, value = key[: slots.shape[0]], value[: slots.shape[0]]
+    if not slots.is_cuda and bool((slots < 0).any()):  # a GPU's append leaves out pages that do not exist
+        key, value, slots = (x[slots >= 0] for x in (key, value, slots))
+    tokens = slots.shape[0]
+    if tokens == 0:
+        return
+    pages, at = _places(cache, slots)
+    strobe.append(
+        *pages,
+        rows(key).unsqueeze(1),
+        rows(value).unsqueeze(1),
+        at[1],
+        page_table=at[0].unsqueeze(1),
+        **(scales or {}),
+    )
+
+
+def _places(cache: tuple[Tensor, Tensor], slots: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The cache in pages, and each slot's page and row there, int32.
+
+    Where blocks follow one another without a gap, as in layouts with heads inside rows, a page is one row, and its
+    number the slot: the division would be launches of their own in each layer.
+    """
+    k, v = cache
+    block_size = k.shape[1]
+    if all(x.stride(0) == block_size * x.stride(1) for x in cache):
+        pages = slots.int()
+        return (_by_row(k), _by_row(v)), (pages, torch.zeros_like(pages))
+    return cache, ((slots // block_size).int(), (slots % block_size).int())
+
+
+def _by_row(x: Tensor) -> Tensor:
+    """A view of blocks of rows as blocks of one row."""
+    return x.view(-1, 1, *x.shape[2:])

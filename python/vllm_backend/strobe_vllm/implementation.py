@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention of a layer: new keys and values into the cache, and the queries' attention over it."""
+
+from typing import Any
+
+import strobe
+import torch
+from strobe.torch.ops import rows
+from torch import Tensor
+from vllm import envs
+from vllm.v1.attention.backend import AttentionImpl, AttentionLayer, AttentionType
+
+from strobe_vllm import caches
+from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason
+from strobe_vllm.metadata import StrobeMetadata
+
+_WITHOUT_CACHE = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
+
+
+class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
+    """NotImplementedError where limits.py has a reason: vLLM's CPU platform does not ask the backend."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        sinks: Tensor | None = None,
+    ) -> None:
+        reason = head_size_reason(head_size, on_gpu=False) or cache_dtype_reason(kv_cache_dtype)
+        if reason:
+            raise NotImplementedError(reason)
+        self.num_heads = num_heads
+        self.head_size = head_size
+        self.scale = float(scale)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.sliding_window = sliding_window
+        self.kv_cache_dtype = kv_cache_dtype
+        self.attn_type = attn_type
+        self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
+        self.sinks = sinks
+        self._sink = None if sinks is None else sinks.detach().float()
+        self.is_float8 = kv_cache_dtype in FLOAT8_CACHES
+        self._scores: dict[str, Any] = {"scale": self.scale, "softcap": float(logits_soft_cap or 0.0)}
+        self._row_invariant = bool(envs.VLLM_BATCH_INVARIANT)
+        self._slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        """Sinks in float32: the parameter that was given has its values only now."""
+        if self.sinks is not None:
+            self._sink = self.sinks.detach().float()
+
+    def forward(
+        self,
+        layer: AttentionLayer,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: StrobeMetadata | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        """output, to which the attention of query is written.
+
+        query and output are [tokens, num_heads, head_size], key and value [tokens, num_kv_heads, head_size], rows
+        behind num_actual_tokens padding; kv_cache is [num_blocks, num_kv_heads, block_size, 2 * head_size], with any
+        strides whose last is 1. Without metadata, in profiling runs, output is zeros.
+        """
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError("output_scale is given: outputs of 8 bits or less are not supported")
+        if attn_metadata is None:
+            return output.fill_(0)
+        tokens = attn_metadata.num_actual_tokens
+        q, out = query[:tokens], output[:tokens]
+        if self.attn_type in _WITHOUT_CACHE:
+            self._attend_in_place(q, key[:tokens], value[:tokens], out, attn_metadata)
+            return output
+        k, v = caches.keys_and_values(kv_cache, self.head_size, is_float8=self.is_float8)
+        options = self._scales(layer) | {"page_table": attn_metadata.block_table, "seqused_k": attn_metadata.seq_lens}
+        if attn_metadata.shared_blocks > 0 and self._sink is None and not self.is_float8:
+            self._attend_shared(q, k, v, out, attn_metadata)
+        elif isinstance(attn_metadata.causal, Tensor):
+            self._attend_by_request(q, k, v, out, attn_metadata, options)
+        else:
+            self._attend(q, k, v, out, attn_metadata, causal=attn_metadata.causal, **options)
+        return output
+
+    def do_kv_cache_update(
+        self, layer: AttentionLayer, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
+    ) -> None:
+        """Writes key and value [tokens, num_kv_heads, head_size] to the slots of the cache; -1 is no slot."""
+        if self.attn_type in _WITHOUT_CACHE or kv_cache.numel() == 0:
+            return
+        cache = caches.keys_and_values(kv_cache, self.head_size, is_float8=self.is_float8)
+        caches.write(cache, key, value, slot_mapping, self._scales(layer))
+
+    def _scales(self, layer: AttentionLayer) -> dict[str, Tensor]:
+        """Of an fp8 cache; the queries of its calls stay as they are."""
+        if not self.is_float8:
+            return {}
+        return {"k_descale": caches.scale_of(layer._k_scale), "v_descale": caches.scale_of(layer._v_scale)}
+
+    def _window(self, *, causal: bool) -> tuple[int, int]:
+        """vLLM's windows count the query's own key; without a causal mask they are as wide on either side."""
+        if self.sliding_window is None:
+            return -1, -1
+        return self.sliding_window - 1, 0 if causal else self.sliding_window - 1
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata, *, causal: bool, **options: Any
+    ) -> None:
+        strobe.attention(
+            rows(q),
+            k,
+            v,
+            out=out,
+            cu_seqlens_q=step.query_start_loc,
+            max_seqlen_q=step.max_query_len,
+            causal=causal,
+            window=self._window(causal=causal),
+            alibi_slopes=self._slopes,
+            sink=self._sink,
+            row_invariant=self._row_invariant,
+            **self._scores,
+            **options,
+        )
+
+    def _attend_in_place(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata) -> None:
+        """Encoders: keys and values are the call's own, and there is no cache."""
+        own = {"cu_seqlens_k": step.query_start_loc, "max_seqlen_k": step.max_query_len}
+        self._attend(q, rows(k), rows(v), out, step, causal=False, **own)
+
+    def _attend_by_request(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata, options: dict[str, Any]
+    ) -> None:
+        """Requests with and without a causal mask, in a call each, in which the others have no queries.
+
+        Their rows are zeros there, so that the sum of both outputs is the result. The flags stay on the device.
+        """
+        queries = step.query_start_loc.diff()
+        with_mask = queries * step.causal
+        self._attend(q, k, v, out, step, causal=True, seqused_q=with_mask, **options)
+        rest = torch.empty_like(out)
+        self._attend(q, k, v, rest, step, causal=False, seqused_q=queries - with_mask, **options)
+        out.add_(rest)
+
+    def _attend_shared(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata) -> None:
+        """Blocks that all requests share are read once."""
+        strobe.shared_prefix_attention(
+            rows(q),
+            k,
+            v,
+            page_table=step.block_table,
+            seqused_k=step.seq_lens,
+            prefix_pages=step.shared_blocks,
+            cu_seqlens_q=step.query_start_loc,
+            max_seqlen_q=step.max_query_len,
+            causal=bool(step.causal),
+            out=out,
+            **self._scores,
+        )

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models with random weights, made on the spot, whose next tokens depend on attention."""
+
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import ByteLevelBPETokenizer
+
+WIDTH, HEADS, HEADS_KV, HEAD_DIM, LAYERS = 256, 8, 2, 32, 4
+VOCABULARY = 512
+CONTEXT = 2048
+WINDOW = 48
+_SHAPE = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=WIDTH,
+    intermediate_size=512,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=HEADS,
+    num_key_value_heads=HEADS_KV,
+    head_dim=HEAD_DIM,
+    max_position_embeddings=CONTEXT,
+    tie_word_embeddings=False,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=2,
+)
+_SLIDING_AND_FULL = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+
+CONFIGS = {
+    "llama": lambda: transformers.LlamaConfig(**_SHAPE),
+    "qwen3": lambda: transformers.Qwen3Config(**_SHAPE),
+    "mistral": lambda: transformers.MistralConfig(**_SHAPE, sliding_window=WINDOW),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **_SHAPE | {"tie_word_embeddings": True},
+        sliding_window=WINDOW,
+        layer_types=_SLIDING_AND_FULL,
+        query_pre_attn_scalar=HEAD_DIM,
+        attn_logit_softcapping=5.0,
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **_SHAPE, sliding_window=WINDOW, layer_types=_SLIDING_AND_FULL, query_pre_attn_scalar=HEAD_DIM
+    ),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **_SHAPE,
+        sliding_window=WINDOW,
+        layer_types=_SLIDING_AND_FULL,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    ),
+    "bloom": lambda: transformers.BloomConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=1
+    ),
+}
+"""Grouped heads, norms of q and k, windows, softcap, windows in half of the layers, sinks, and ALiBi."""
+
+SERVED = "wide"
+_CONFIGS = CONFIGS | {SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128})}
+
+
+def _draw(model: torch.nn.Module) -> None:
+    """Weights that keep activations near 1; q and k larger, so that rows attend to few keys."""
+    generator = torch.Generator().manual_seed(7)
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks"):
+            deviation = 1.0
+        elif parameter.dim() < 2:
+            continue
+        else:
+            sharp = any(part in name for part in ("q_proj", "k_proj", "query_key_value"))
+            deviation = (3.0 if sharp else 1.0) / parameter.shape[-1] ** 0.5
+        parameter.data.normal_(0.0, deviation, generator=generator)
+
+
+def make(name: str, folder: Path, text: Path) -> Path:
+    """The folder of a model in Hugging Face's format, in float32, with a tokenizer trained on `text`."""
+    model = transformers.AutoModelForCausalLM.from_config(_CONFIGS[name]()).float()
+    _draw(model)
+    target = folder / name
+    model.save_pretrained(target)
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train([str(text)], vocab_size=VOCABULARY, show_progress=False, special_tokens=["<s>", "</s>", "<pad>"])
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(target)
+    return target

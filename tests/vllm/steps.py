@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random steps of a server, as vLLM hands them to a backend, and their results in float64."""
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import reference
+import torch
+from strobe_vllm.implementation import StrobeAttentionImpl
+from strobe_vllm.metadata import StrobeMetadataBuilder
+from vllm.config import CUDAGraphMode
+from vllm.v1.attention.backend import CommonAttentionMetadata
+
+# Physical orders of a cache [blocks, heads_kv, block_size, columns], and the layers that lie between blocks.
+LAYOUTS = {"NHD": ((0, 2, 1, 3), 1), "HND": ((0, 1, 2, 3), 1), "NHD, blocks of all layers": ((0, 2, 1, 3), 3)}
+
+
+@dataclass
+class Layer:
+    """What an implementation reads of its layer."""
+
+    _k_scale: torch.Tensor
+    _v_scale: torch.Tensor
+
+
+@dataclass
+class Server:
+    """A layer with its cache, the buffers of a step that vLLM keeps, and what is in the cache, in float64."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    heads: int = 8
+    heads_kv: int = 2
+    head_size: int = 64
+    block_size: int = 16
+    layout: str = "NHD"
+    mode: CUDAGraphMode = CUDAGraphMode.FULL
+    max_tokens: int = 256
+    max_requests: int = 12
+    max_blocks: int = 24
+    seed: int = 0
+    scales: tuple[float, ...] = ()
+    options: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        torch.manual_seed(self.seed)
+        self.random = random.Random(self.seed)
+        arguments = dict(self.options)
+        if self.scales:
+            arguments["kv_cache_dtype"] = "fp8"
+        if "sinks" in arguments:
+            arguments["sinks"] = torch.tensor(arguments["sinks"], device=self.device, dtype=self.dtype)
+        with torch.device(self.device):
+            self.impl = StrobeAttentionImpl(
+                self.heads, self.head_size, self.head_size**-0.5, self.heads_kv, **arguments
+            )
+            self.impl.process_weights_after_loading(self.dtype)
+            scale = torch.tensor(self.scales or 1.0)
+            self.layer = Layer(scale, scale * 0.5)
+            self.query_start_loc = torch.zeros(self.max_requests + 1, dtype=torch.int32)
+            self.seq_lens = torch.zeros(self.max_requests, dtype=torch.int32)
+            self.block_table = torch.zeros(self.max_requests, self.max_blocks, dtype=torch.int32)
+            self.slots = torch.full((self.max_tokens,), -1, dtype=torch.int64)
+        spec = SimpleNamespace(block_size=self.block_size)
+        config = SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=self.mode))
+        self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
+        self._make_cache()
+
+    def _make_cache(self):
+        """NaN where nothing was written; what is stored in 8 bits starts as its NaN."""
+        self.num_blocks = self.max_requests * self.max_blocks
+        logical = (self.num_blocks, self.heads_kv, self.block_size, 2 * self.head_size)
+        order, layers = LAYOUTS[self.layout]
+        physical = [logical[axis] for axis in order]
+        pool = torch.full((physical[0], layers, *physical[1:]), torch.nan, dtype=self.dtype, device=self.device)
+        cache = pool[:, layers // 2]
+        if self.scales:
+            cache = cache.to(torch.float8_e4m3fn).view(torch.uint8)
+        self.cache = cache.permute([order.index(axis) for axis in range(4)])
+
+    def stored(self, x: torch.Tensor, scale: torch.Tensor) -> np.ndarray:
+        """x [tokens, heads_kv, head_size] as the cache gives it back, in float64."""
+        if not self.scales:
+            return x.double().cpu().numpy()
+        scale = scale.view(1, -1, 1)
+        return ((x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn).double() * scale).cpu().numpy()
+
+    def draw(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape).to(self.dtype).to(self.device)
+
+    def step(self, lengths: list[tuple[int, int]], causal=True, tokens: int = 0, shared: int = 0) -> "Step":
+        """A step of requests with (context, queries): their contexts are in the cache, their new keys are not yet.
+
+        The buffers are padded to `tokens`. The first `shared` tokens, whole blocks, are those of all requests.
+        """
+        return Step(self, lengths, causal, tokens or sum(new for _, new in lengths), shared)
+
+
+class Step:
+    """One step: metadata's inputs in the server's buffers, queries, keys and values, and the result in float64."""
+
+    def __init__(self, server: Server, lengths, causal, tokens, shared):
+        self.server, self.lengths, self.causal = server, lengths, causal
+        self.tokens = tokens
+        total = sum(new for _, new in lengths)
+        blocks = list(range(server.num_blocks))
+        server.random.shuffle(blocks)
+        same = [blocks.pop() for _ in range(shared // server.block_size)]
+        server.block_table.fill_(-1 if server.device == "cpu" else 0)
+        server.slots.fill_(-1)
+        self.keys, self.values = [], []
+        prefix = tuple(server.draw(shared, server.heads_kv, server.head_size) for _ in "kv")
+        self.q = server.draw(tokens, server.heads, server.head_size)
+        self.k, self.v = (server.draw(tokens, server.heads_kv, server.head_size) for _ in "kv")
+        start, starts = 0, [0]
+        for index, (context, new) in enumerate(lengths):
+            need = -(-(context + new) // server.block_size)
+            own = same + [blocks.pop() for _ in range(need - len(same))]
+            server.block_table[index, :need] = torch.tensor(own, dtype=torch.int32)
+            places = torch.tensor(own).repeat_interleave(server.block_size) * server.block_size
+            places = (places + torch.arange(len(places)) % server.block_size).to(server.device)
+            old = [torch.cat([p, server.draw(context - shared, server.heads_kv, server.head_size)]) for p in prefix]
+            server.impl.do_kv_cache_update(server.layer, *old, server.cache, places[:context])
+            server.slots[start : start + new] = places[context : context + new]
+            rows = slice(start, start + new)
+            for whole, x, mine, scale in (
+                (self.keys, old[0], self.k, server.layer._k_scale),
+                (self.values, old[1], self.v, server.layer._v_scale),
+            ):
+                whole.append(server.stored(torch.cat([x, mine[rows]]), scale))
+            start += new
+            starts.append(start)
+        server.query_start_loc.fill_(total)
+        server.query_start_loc[: len(starts)] = torch.tensor(starts, dtype=torch.int32)
+        server.seq_lens.fill_(0)
+        server.seq_lens[: len(lengths)] = torch.tensor([sum(pair) for pair in lengths], dtype=torch.int32)
+        if isinstance(causal, list):
+            self.causal = torch.tensor(causal, dtype=torch.int32, device=server.device)
+
+    def common(self, requests: int | None = None, longest: int | None = None) -> CommonAttentionMetadata:
+        server = self.server
+        count = len(self.lengths) if requests is None else requests
+        return CommonAttentionMetadata(
+            query_start_loc=server.query_start_loc[: count + 1],
+            query_start_loc_cpu=server.query_start_loc[: count + 1].cpu(),
+            seq_lens=server.seq_lens[:count],
+            num_reqs=count,
+            num_actual_tokens=self.tokens,
+            max_query_len=max(new for _, new in self.lengths) if longest is None else longest,
+            max_seq_len=max(sum(pair) for pair in self.lengths),
+            block_table_tensor=server.block_table[:count],
+            slot_mapping=server.slots[: self.tokens],
+            causal=self.causal,
+        )
+
+    def forward(self, metadata, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The layer's part of a step, as vLLM calls it."""
+        server = self.server
+        out = torch.full_like(self.q, torch.nan) if out is None else out
+        server.impl.do_kv_cache_update(server.layer, self.k, self.v, server.cache, metadata.slot_mapping)
+        server.impl.forward(server.layer, self.q, self.k, self.v, server.cache, metadata, out)
+        return out
+
+    def check(self, out: torch.Tensor):
+        """Every row within what rounding the weights and the result can do; padding is zeros."""
+        start = 0
+        tolerance = (16 if self.server.dtype == torch.float32 else 2) * torch.finfo(self.server.dtype).eps
+        for index, (_, new) in enumerate(self.lengths):
+            rows = slice(start, start + new)
+            wanted = self._reference(index, self.q[rows])
+            error = np.abs(out[rows].double().cpu().numpy() - wanted).max()
+            assert error <= tolerance * max(1.0, np.abs(self.values[index]).max()), (index, self.lengths[index], error)
+            start += new
+        assert not out[start : self.tokens].any()
+
+    def _reference(self, index: int, q: torch.Tensor) -> np.ndarray:
+        options = self.server.options
+        causal = bool(self.causal[index]) if isinstance(self.causal, torch.Tensor) else self.causal
+        window = options.get("sliding_window")
+        sink = options.get("sinks")
+        o, _, _ = reference.attention(
+            q.double().cpu().numpy()[None],
+            self.keys[index][None],
+            self.values[index][None],
+            causal=causal,
+            window=(-1, -1) if window is None else (window - 1, 0 if causal else window - 1),
+            softcap=options.get("logits_soft_cap") or 0.0,
+            alibi_slopes=options.get("alibi_slopes"),
+            sink=None if sink is None else torch.tensor(sink).to(self.server.dtype).double().numpy(),
+        )
+        return o[0]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What contract.py says of vLLM is what the installed vLLM has."""
+
+import dataclasses
+import inspect
+
+import contract
+import pytest
+from vllm import envs
+from vllm.config import CUDAGraphMode
+from vllm.v1.attention import backend
+
+
+def test_members_have_the_values_of_vllm():
+    for name in ("AttentionType", "AttentionCGSupport"):
+        ours, theirs = getattr(contract, name), getattr(backend, name)
+        assert all(theirs[member.name].value == member.value for member in ours)
+    for mode in contract.CUDAGraphMode:
+        full = CUDAGraphMode[mode.name].mixed_mode() == CUDAGraphMode.FULL
+        assert full == (mode.mixed_mode() == contract.CUDAGraphMode.FULL)
+
+
+def test_metadata_has_the_fields_of_vllm():
+    theirs = {field.name for field in dataclasses.fields(backend.CommonAttentionMetadata)}
+    assert {field.name for field in dataclasses.fields(contract.CommonAttentionMetadata)} <= theirs
+
+
+def test_builders_are_made_alike():
+    ours, theirs = (
+        inspect.signature(module.AttentionMetadataBuilder.__init__).parameters for module in (contract, backend)
+    )
+    assert list(ours) == list(theirs)
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_batch_invariance_is_asked_for_by_a_variable(monkeypatch, value):
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", value)
+    assert envs.VLLM_BATCH_INVARIANT == contract._Variables("envs").VLLM_BATCH_INVARIANT == bool(int(value))

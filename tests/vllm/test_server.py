@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's OpenAI server with 32 clients at once, on Strobe and on vLLM's own CPU backend: tokens and speed."""
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from models import SERVED, VOCABULARY, make
+from runs import HERE, environment
+
+CLIENTS, REQUESTS, TOKENS = 32, 2, 32
+SECONDS = 300  # for the server to start, and for a request
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def post(port: int, path: str, body: dict | None = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        return answer.read()
+
+
+@contextmanager
+def server(model, backend, log):
+    """The port of a server on the loopback interface, which ends with the block."""
+    port = free_port()
+    flags = {"model": model, "host": "127.0.0.1", "port": port, "dtype": "float32", "max-model-len": 2048}
+    flags |= {"max-num-seqs": CLIENTS, "max-num-batched-tokens": 512, "block-size": 32, "served-model-name": "model"}
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+    command += [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, env=environment(backend, VLLM_LOGGING_LEVEL="INFO"), cwd=HERE, stdout=output, stderr=output
+        )
+        try:
+            wait_for(port, process, log)
+            yield port
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def wait_for(port, process, log):
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            post(port, "/health")
+            return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.5)
+    raise AssertionError(log.read_text()[-4000:])
+
+
+def prompts() -> list[list[int]]:
+    """One for each client, of 200 to 1,500 tokens; every fourth begins with the same 512."""
+    draw = random.Random(5)
+
+    def tokens(count):
+        return [draw.randrange(3, VOCABULARY) for _ in range(count)]
+
+    prefix = tokens(512)
+    return [(prefix if client % 4 == 0 else []) + tokens(draw.randrange(200, 980)) for client in range(CLIENTS)]
+
+
+def ask(port, prompt) -> list[list[int]]:
+    """The tokens of a client's requests, one after another: the prompt, and the prompt with what it was answered."""
+    answers = []
+    for _ in range(REQUESTS):
+        body = {"model": "model", "prompt": prompt, "temperature": 0.0, "max_tokens": TOKENS}
+        answer = json.loads(post(port, "/v1/completions", body | {"ignore_eos": True, "return_token_ids": True}))
+        answers.append(answer["choices"][0]["token_ids"])
+        prompt = prompt + answers[-1]
+    return answers
+
+
+def serve(model, backend, log):
+    """Each client's tokens, and tokens a second: those of answers, and all with those of prompts."""
+    batch = prompts()
+    with server(model, backend, log) as port, ThreadPoolExecutor(CLIENTS) as clients:
+        ask(port, batch[0][:40])  # what is made at the first call
+        start = time.perf_counter()
+        answers = list(clients.map(lambda prompt: ask(port, prompt), batch))
+        seconds = time.perf_counter() - start
+    made = CLIENTS * REQUESTS * TOKENS
+    return answers, made / seconds, (made + sum(map(len, batch))) / seconds
+
+
+def test_clients_get_the_tokens_of_the_own_backend(tmp_path):
+    model = make(SERVED, tmp_path, HERE.parents[1] / "docs" / "algorithm.md")
+    results = {}
+    for backend in ("own", "strobe"):
+        results[backend], answered, all_tokens = serve(model, backend, tmp_path / f"{backend}.log")
+        print(f"{backend}: {answered:.0f} tokens/s of answers, {all_tokens:.0f} with those of prompts")
+    differing = [client for client in range(CLIENTS) if results["strobe"][client] != results["own"][client]]
+    assert differing == []
+    assert all(len(tokens) == TOKENS for answers in results["strobe"] for tokens in answers)
