@@ -15,6 +15,7 @@ MODULES = {
     "strobe.jax": ("attention",),
     "strobe.jax.context_parallel": ("arrange", "attention", "positions", "restore"),
     "strobe.integrations.transformers": ("register",),
+    "strobe.integrations.diffusers": ("register",),
 }  # fmt: skip
 # What a submodule of the same name hides from mkdocstrings.
 HIDDEN = {"strobe.torch": "strobe.torch.sdpa.sdpa"}
