@@ -25,6 +25,7 @@ class AttentionType(enum.StrEnum):
 
 class AttentionCGSupport(enum.Enum):
     ALWAYS = 3
+    UNIFORM_BATCH = 2
 
 
 class CUDAGraphMode(enum.Enum):
@@ -69,6 +70,8 @@ class CommonAttentionMetadata:
     block_table_tensor: torch.Tensor
     slot_mapping: torch.Tensor
     causal: bool | torch.Tensor = True
+    seq_lens_cpu_upper_bound: torch.Tensor | None = None
+    mm_req_doc_ranges: dict[int, list[tuple[int, int]]] | None = None
 
 
 class AttentionMetadataBuilder(Generic[M]):

@@ -19,7 +19,7 @@ class Settings:
 
     model: str
     backend: str = "strobe"  # or "own" or "zeros"
-    tokens: int = 40
+    tokens: int = 24
     turns: int = 2
     prompts: list[list[int]] = field(default_factory=list)
     engine: dict = field(default_factory=dict)

@@ -58,8 +58,8 @@ SERVED = "wide"
 _CONFIGS = CONFIGS | {SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128})}
 
 
-def _draw(model: torch.nn.Module) -> None:
-    """Weights that keep activations near 1; q and k larger, so that rows attend to few keys."""
+def _draw(model: torch.nn.Module, sharpness: float) -> None:
+    """Weights that keep activations near 1; q and k `sharpness` times as large, so that rows attend to few keys."""
     generator = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
         if name.endswith("sinks"):
@@ -68,15 +68,15 @@ def _draw(model: torch.nn.Module) -> None:
             continue
         else:
             sharp = any(part in name for part in ("q_proj", "k_proj", "query_key_value"))
-            deviation = (3.0 if sharp else 1.0) / parameter.shape[-1] ** 0.5
+            deviation = (sharpness if sharp else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data.normal_(0.0, deviation, generator=generator)
 
 
-def make(name: str, folder: Path, text: Path) -> Path:
+def make(name: str, folder: Path, text: Path, sharpness: float = 3.0) -> Path:
     """The folder of a model in Hugging Face's format, in float32, with a tokenizer trained on `text`."""
     model = transformers.AutoModelForCausalLM.from_config(_CONFIGS[name]()).float()
-    _draw(model)
-    target = folder / name
+    _draw(model, sharpness)
+    target = folder / f"{name}-{sharpness}"
     model.save_pretrained(target)
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train([str(text)], vocab_size=VOCABULARY, show_progress=False, special_tokens=["<s>", "</s>", "<pad>"])

@@ -43,6 +43,7 @@ class Server:
     seed: int = 0
     scales: tuple[float, ...] = ()
     options: dict = field(default_factory=dict)
+    is_checked: bool = True  # keys and values are kept for the reference
 
     def __post_init__(self):
         torch.manual_seed(self.seed)
@@ -88,7 +89,7 @@ class Server:
         return ((x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn).double() * scale).cpu().numpy()
 
     def draw(self, *shape: int) -> torch.Tensor:
-        return torch.randn(*shape).to(self.dtype).to(self.device)
+        return torch.randn(*shape, device=self.device).to(self.dtype)
 
     def step(self, lengths: list[tuple[int, int]], causal=True, tokens: int = 0, shared: int = 0) -> "Step":
         """A step of requests with (context, queries): their contexts are in the cache, their new keys are not yet.
@@ -103,6 +104,8 @@ class Step:
 
     def __init__(self, server: Server, lengths, causal, tokens, shared):
         self.server, self.lengths, self.causal = server, lengths, causal
+        self.spans = None
+        self.optimism = 0  # by which the host overestimates lengths
         self.tokens = tokens
         total = sum(new for _, new in lengths)
         blocks = list(range(server.num_blocks))
@@ -129,7 +132,8 @@ class Step:
                 (self.keys, old[0], self.k, server.layer._k_scale),
                 (self.values, old[1], self.v, server.layer._v_scale),
             ):
-                whole.append(server.stored(torch.cat([x, mine[rows]]), scale))
+                if server.is_checked:
+                    whole.append(server.stored(torch.cat([x, mine[rows]]), scale))
             start += new
             starts.append(start)
         server.query_start_loc.fill_(total)
@@ -138,6 +142,11 @@ class Step:
         server.seq_lens[: len(lengths)] = torch.tensor([sum(pair) for pair in lengths], dtype=torch.int32)
         if isinstance(causal, list):
             self.causal = torch.tensor(causal, dtype=torch.int32, device=server.device)
+
+    def with_spans(self, spans: dict[int, list[tuple[int, int]]]) -> "Step":
+        """The step with spans of tokens that see each other, by request."""
+        self.spans = spans
+        return self
 
     def common(self, requests: int | None = None, longest: int | None = None) -> CommonAttentionMetadata:
         server = self.server
@@ -153,6 +162,8 @@ class Step:
             block_table_tensor=server.block_table[:count],
             slot_mapping=server.slots[: self.tokens],
             causal=self.causal,
+            seq_lens_cpu_upper_bound=server.seq_lens[:count].cpu() + self.optimism,
+            mm_req_doc_ranges=self.spans,
         )
 
     def forward(self, metadata, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -180,6 +191,9 @@ class Step:
         causal = bool(self.causal[index]) if isinstance(self.causal, torch.Tensor) else self.causal
         window = options.get("sliding_window")
         sink = options.get("sinks")
+        spans = self.spans.get(index) if self.spans else None
+        if spans is not None:
+            return self._reference_of_spans(q, index, spans, window)
         o, _, _ = reference.attention(
             q.double().cpu().numpy()[None],
             self.keys[index][None],
@@ -191,3 +205,17 @@ class Step:
             sink=None if sink is None else torch.tensor(sink).to(self.server.dtype).double().numpy(),
         )
         return o[0]
+
+    def _reference_of_spans(self, q: torch.Tensor, index: int, spans, window: int | None) -> np.ndarray:
+        """Plain attention with (causal and window) or both in one span as a bias."""
+        keys = self.keys[index]
+        key = np.arange(len(keys))
+        query = key[len(keys) - len(q) :, None]
+        visible = key <= query
+        if window is not None:
+            visible &= query - key < window
+        for first, last in spans:
+            visible |= (first <= query) & (query <= last) & (first <= key) & (key <= last) & (first < last)
+        bias = np.where(visible, 0.0, -np.inf)[None, None]
+        values = (q.double().cpu().numpy()[None], keys[None], self.values[index][None])
+        return reference.attention(*values, bias=bias)[0][0]

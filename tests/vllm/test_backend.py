@@ -2,10 +2,12 @@
 """Metadata builder and implementation, driven as vLLM drives them, against float64; on a GPU also in CUDA graphs."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from steps import LAYOUTS, Server
+from strobe_vllm.metadata import StrobeMetadataBuilder
 
 CUDA = torch.cuda.is_available()
 DEVICES = [("cpu", torch.float32), ("cpu", torch.bfloat16)]
@@ -78,6 +80,42 @@ def test_without_a_causal_mask(place, window):
 def test_causal_flags_of_requests(place, window):
     server = Server(**place, options={"sliding_window": window})
     run(server, server.step(MIXED, causal=[1, 0, 1, 0, 0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize("optimism", [0, 3])
+@pytest.mark.parametrize("window", [None, 24])
+def test_spans_of_tokens_that_see_each_other(place, window, optimism):
+    """Prompts with images: whole, cut by a chunk's begin and end, side by side, of one token, and behind the step."""
+    server = Server(**place, options={"sliding_window": window})
+    step = server.step([(0, 90), (120, 1), (30, 40), (64, 20), (40, 60)])
+    step.with_spans(
+        {
+            0: [(60, 80), (0, 19), (20, 29), (40, 40), (200, 220)],
+            1: [(100, 110)],
+            2: [(25, 44), (60, 79)],
+            3: [],
+        }
+    )
+    step.optimism = torch.tensor([0, optimism, 0, optimism, 0], dtype=torch.int32)  # of decodes alone
+    common = step.common()
+    metadata = server.builder.build(0, common)
+    assert metadata.mm_prefix_range.query_start_loc.shape[0] > metadata.query_start_loc.shape[0]
+    step.check(step.forward(metadata))
+
+
+def test_steps_behind_their_spans_are_plain():
+    server = Server()
+    step = server.step([(120, 1), (64, 20)]).with_spans({0: [(10, 20)], 1: [(3, 40), (90, 95)]})
+    metadata = server.builder.build(0, step.common())
+    assert metadata.mm_prefix_range is None
+    step.check(step.forward(metadata))
+
+
+@pytest.mark.parametrize("has_spans", [False, True])
+def test_graphs_hold_no_prompts_of_models_with_spans(has_spans):
+    model = SimpleNamespace(is_mm_prefix_lm=has_spans)
+    support = StrobeMetadataBuilder.get_cudagraph_support(SimpleNamespace(model_config=model), None)
+    assert support.name == ("UNIFORM_BATCH" if has_spans else "ALWAYS")
 
 
 @pytest.mark.parametrize("window", [None, 9])

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from models import CONFIGS, make
-from runs import ENGINE, HERE, generate
+from runs import HERE, generate
 
 OURS, OWN, BROKEN = "StrobeAttentionImpl", "CPUAttentionBackendImpl", "Implementation"
 
@@ -16,7 +16,8 @@ OURS, OWN, BROKEN = "StrobeAttentionImpl", "CPUAttentionBackendImpl", "Implement
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return cache(lambda name: make(name, folder, HERE.parents[1] / "docs" / "algorithm.md"))
+    text = HERE.parents[1] / "docs" / "algorithm.md"
+    return cache(lambda name, sharpness=3.0: make(name, folder, text, sharpness))
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,7 @@ def own(model):
 def check_same(ours, own):
     assert (ours["implementations"], own["implementations"]) == ([OURS], [OWN])
     assert ours["tokens"] == own["tokens"]
-    assert min(ours["cached"][4:]) > 0  # of the prompts that fill a block
+    assert min(ours["cached"][5:]) > 0  # of the prompts that are longer than a block
     difference = max(
         abs(x - y)
         for turns in zip(ours["logprobs"], own["logprobs"], strict=True)
@@ -74,16 +75,17 @@ def test_compiled_models(model, own):
     check_same(generate(model("llama"), "strobe", engine={"enforce_eager": False}), own("llama"))
 
 
-def test_caches_of_8_bits(model):
-    """Both backends round keys and values to the same float8; sums differ as in float32."""
-    engine = {"kv_cache_dtype": "fp8"}
-    ours, own = (generate(model("llama"), backend, engine=engine) for backend in ("strobe", "own"))
-    check_same(ours, own)
+@pytest.mark.parametrize(
+    ("engine", "least", "bound"), [({"dtype": "bfloat16"}, 13, 0.05), ({"kv_cache_dtype": "fp8"}, 10, 0.25)]
+)
+def test_fewer_bits(model, engine, least, bound):
+    """The first tokens of a model that amplifies rounding little are those of float32, but for near ties.
 
-
-def test_bfloat16(model):
-    """Each backend rounds in its own order: the first token's log-probability is close, not equal."""
-    ours, own = (generate(model("llama"), backend, engine={"dtype": "bfloat16"}) for backend in ("strobe", "own"))
-    first = [[answers[0] for answers in run["logprobs"][0]] for run in (ours, own)]
-    assert max(abs(x - y) for x, y in zip(*first, strict=True)) < 0.25
-    assert ENGINE["dtype"] == "float32"
+    13 and 12 of 13 were; with vLLM's own backend and an fp8 cache, 10.
+    """
+    ours, exact = generate(model("llama", 1.0), "strobe", engine=engine, tokens=1), generate(model("llama", 1.0), "own")
+    turns = [zip(run["tokens"][turn], run["logprobs"][turn], strict=True) for turn in (0, 1) for run in (ours, exact)]
+    for mine, wanted in (turns[:2], turns[2:]):
+        same = [abs(p[0] - q[0]) for (a, p), (b, q) in zip(mine, wanted, strict=True) if a[0] == b[0]]
+        assert len(same) >= least
+        assert max(same) < bound

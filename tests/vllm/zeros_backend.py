@@ -6,7 +6,7 @@ from strobe_vllm.implementation import StrobeAttentionImpl
 
 
 class Implementation(StrobeAttentionImpl):
-    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, *scales):
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, **scales):
         return output.zero_()
 
 

@@ -88,6 +88,8 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         options = self._scales(layer) | {"page_table": attn_metadata.block_table, "seqused_k": attn_metadata.seq_lens}
         if attn_metadata.shared_blocks > 0 and self._sink is None and not self.is_float8:
             self._attend_shared(q, k, v, out, attn_metadata)
+        elif attn_metadata.mm_prefix_range is not None:
+            self._attend_by_span(q, k, v, out, attn_metadata.mm_prefix_range, options)
         elif isinstance(attn_metadata.causal, Tensor):
             self._attend_by_request(q, k, v, out, attn_metadata, options)
         else:
@@ -115,8 +117,21 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             return -1, -1
         return self.sliding_window - 1, 0 if causal else self.sliding_window - 1
 
+    def _window_in_spans(self) -> tuple[int, int]:
+        """A query sees its span to the end. Windows are no shorter than spans, or bound them on the left."""
+        return -1 if self.sliding_window is None else self.sliding_window - 1, -1
+
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata, *, causal: bool, **options: Any
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        step: StrobeMetadata,
+        *,
+        causal: bool,
+        window: tuple[int, int] | None = None,
+        **options: Any,
     ) -> None:
         strobe.attention(
             rows(q),
@@ -126,7 +141,7 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             cu_seqlens_q=step.query_start_loc,
             max_seqlen_q=step.max_query_len,
             causal=causal,
-            window=self._window(causal=causal),
+            window=self._window(causal=causal) if window is None else window,
             alibi_slopes=self._slopes,
             sink=self._sink,
             row_invariant=self._row_invariant,
@@ -139,8 +154,21 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         own = {"cu_seqlens_k": step.query_start_loc, "max_seqlen_k": step.max_query_len}
         self._attend(q, rows(k), rows(v), out, step, causal=False, **own)
 
+    def _attend_by_span(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, pieces: StrobeMetadata, options: dict[str, Any]
+    ) -> None:
+        options = options | {"page_table": pieces.block_table, "seqused_k": pieces.seq_lens}
+        self._attend_by_request(q, k, v, out, pieces, options, self._window_in_spans())
+
     def _attend_by_request(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata, options: dict[str, Any]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        step: StrobeMetadata,
+        options: dict[str, Any],
+        window: tuple[int, int] | None = None,
     ) -> None:
         """Requests with and without a causal mask, in a call each, in which the others have no queries.
 
@@ -150,7 +178,7 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         with_mask = queries * step.causal
         self._attend(q, k, v, out, step, causal=True, seqused_q=with_mask, **options)
         rest = torch.empty_like(out)
-        self._attend(q, k, v, rest, step, causal=False, seqused_q=queries - with_mask, **options)
+        self._attend(q, k, v, rest, step, causal=False, window=window, seqused_q=queries - with_mask, **options)
         out.add_(rest)
 
     def _attend_shared(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata) -> None:

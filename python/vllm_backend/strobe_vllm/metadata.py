@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step's calls have in common. Nothing is read from a GPU and nothing is computed."""
+"""What a step's calls have in common. Nothing is read from a GPU, and nothing is computed but where spans lie."""
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +16,8 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
+
+from strobe_vllm.spans import Ranges, pieces_of
 
 
 @dataclass
@@ -36,6 +39,9 @@ class StrobeMetadata(AttentionMetadata):
     causal: bool | Tensor = True
     shared_blocks: int = 0
     """The first columns of block_table that are the same for all requests, where they are to be read once."""
+    mm_prefix_range: "StrobeMetadata | None" = None
+    """Where a request has spans of tokens that see each other: the pieces of spans.py as requests. vLLM's models set
+    the field of this name to None for layers without such spans."""
 
 
 class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
@@ -52,12 +58,19 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         mode = vllm_config.compilation_config.cudagraph_mode
         self.captures_mixed_batches = mode is not None and mode.mixed_mode() == CUDAGraphMode.FULL
 
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec) -> AttentionCGSupport:
+        """Spans of tokens that see each other change the number of requests: no graph has prompts of such models."""
+        model = vllm_config.model_config
+        has_spans = model is not None and model.is_mm_prefix_lm
+        return AttentionCGSupport.UNIFORM_BATCH if has_spans else cls._cudagraph_support
+
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> StrobeMetadata:
         """The step's metadata. common_prefix_len is what use_cascade_attention decided on, 0 since vLLM 0.32."""
         common = common_attn_metadata
-        return StrobeMetadata(
+        metadata = StrobeMetadata(
             num_actual_tokens=common.num_actual_tokens,
             max_query_len=common.max_query_len,
             query_start_loc=common.query_start_loc,
@@ -68,6 +81,37 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             causal=common.causal,
             shared_blocks=common_prefix_len // self.kv_cache_spec.block_size,
         )
+        ranges = common.mm_req_doc_ranges
+        if ranges and common.causal is True:
+            metadata.mm_prefix_range = self._in_pieces(metadata, common, ranges)
+        return metadata
+
+    def _in_pieces(
+        self, metadata: StrobeMetadata, common: CommonAttentionMetadata, ranges: Ranges
+    ) -> StrobeMetadata | None:
+        """The step's requests cut at their spans; None where no span has queries of this step.
+
+        The host knows the lengths of prompts, and those of other requests from above: their queries are behind spans.
+        """
+        lengths = common.seq_lens_cpu_upper_bound.tolist()
+        pieces = pieces_of(common.query_start_loc_cpu.tolist(), lengths, ranges)
+        if all(piece.is_causal for piece in pieces):
+            return None
+        starts = self._upload([0, *accumulate(piece.queries for piece in pieces)])
+        requests = self._upload([piece.request for piece in pieces])
+        behind = self._upload([lengths[piece.request] - piece.keys for piece in pieces])
+        return replace(
+            metadata,
+            max_query_len=max(piece.queries for piece in pieces),
+            query_start_loc=starts,
+            seq_lens=metadata.seq_lens[requests] - behind,
+            block_table=metadata.block_table[requests],
+            causal=self._upload([int(piece.is_causal) for piece in pieces]),
+        )
+
+    def _upload(self, numbers: list[int]) -> Tensor:
+        pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        return pinned.to(self.device, non_blocking=True)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> StrobeMetadata:
         """Graphs of mixed batches are captured with short queries and replayed with any: one request may have all."""
