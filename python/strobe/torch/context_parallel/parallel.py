@@ -9,16 +9,20 @@ from torch import Tensor, distributed
 
 from strobe._documented import with_options
 from strobe._forward import results
+from strobe._frameworks.torch import draw_random
+from strobe._option_list import is_seeded
 from strobe._options import ScoreOptions
 from strobe.torch.checks import check_types
 from strobe.torch.context_parallel import checks, schemes
 from strobe.torch.context_parallel.choice import SCHEMES, scheme_of
+from strobe.torch.context_parallel.compiled import attend, can_compile, number_of
 from strobe.torch.context_parallel.decode import Shard, merged, shard_attention
 from strobe.torch.context_parallel.explain import explain
 from strobe.torch.context_parallel.layout import KINDS, Kind, layout_of
 from strobe.torch.context_parallel.model import CallSize
 from strobe.torch.context_parallel.parts import key_of
 from strobe.torch.context_parallel.sequences import Sequences
+from strobe.torch.context_parallel.shared import SharedCall
 from strobe.torch.functional import cast
 from strobe.torch.scales import scaled
 
@@ -67,6 +71,7 @@ class ContextParallel:
             self.rank, self.world = self.rank * world + rank, self.world * world
         self._sequences: Sequences | None = None
         self._seen: dict[Any, Sequences] = {}
+        self._number = number_of(self)
         self._last: tuple[str, CallSize] | None = None
 
     def set_sequences(self, seqlen: int, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> None:
@@ -112,7 +117,6 @@ class ContextParallel:
         checks.check_rows("y", y.shape[dim], *sequences.of_processes())
         return schemes.unshard(sequences, y, dim)
 
-    @torch.compiler.disable  # the graph breaks here: compilers do not order messages
     @with_options(ScoreOptions)
     def attention(
         self,
@@ -134,13 +138,53 @@ class ContextParallel:
         whole call. Each rank draws dropout's seed where none is given. Raises as strobe.torch.attention does, and
         NotImplementedError for options that the scheme does not have.
 
-        Only what is asked for waits: on a GPU keys and gradients travel under kernels.
+        Only what is asked for waits: on a GPU keys and gradients travel under kernels. Under torch.compile a call of
+        one group by the scheme "gather" or "ring" is an operator of the graph, which others break.
         """
+        given: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+        if (
+            torch.compiler.is_compiling()
+            and mask is None
+            and not return_max_logits
+            and self.inner is None
+            and can_compile(self.scheme, given)
+        ):
+            q, k, v = cast(q, k, v)
+            o, lse = attend(self._number, q, k, v, given)
+            return (o, lse) if return_lse else o
+        return self._attention(q, k, v, mask, return_lse, return_max_logits, given)
+
+    @torch.compiler.disable  # compilers do not order messages
+    def _attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        return_lse: bool,
+        return_max_logits: bool,
+        options: dict[str, Any],
+    ) -> Any:
         check_types(q=q, k=k, v=v)
         sequences = self._known()
         q, k, v = cast(q, k, v)
         if mask is not None:
             options["bias"] = checks.bias_of(mask, q, options.get("bias"), sequences.packed)
+        if options.get("dropout") and not is_seeded(options):
+            options["random_state"] = draw_random(q).view(torch.int32)
+        scheme = self._scheme_of(sequences, q, k, v, options)
+        if isinstance(options.get("scale"), Tensor):
+            q, options["scale"] = scaled(q, options["scale"])
+        wanted = return_lse, return_max_logits
+        return results(*schemes.attend(scheme, sequences, (q, k, v), dict(options), *wanted))
+
+    def prepared(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[Any, SharedCall]:
+        """For compiled.py: what computes the parts of a call."""
+        sequences = self._known()
+        return schemes.parts_of(self._scheme_of(sequences, q, k, v, options), sequences, options)
+
+    def _scheme_of(self, sequences: Sequences, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> str:
+        """Of a call that is right."""
 
         def checked() -> tuple[str, CallSize]:
             checks.check_tensors(q, k, v, *sequences.of_processes(), sequences.packed)
@@ -154,10 +198,7 @@ class ContextParallel:
         else:
             signature = (q.shape, k.shape, v.shape, q.dtype, q.device, key)
             self._last = sequences.remembered(signature, checked)
-        if isinstance(options.get("scale"), Tensor):
-            q, options["scale"] = scaled(q, options["scale"])
-        wanted = return_lse, return_max_logits
-        return results(*schemes.attend(self._last[0], sequences, (q, k, v), dict(options), *wanted))
+        return self._last[0]
 
     def decode(
         self, q: Tensor, k: Tensor, v: Tensor, seqused_k: Tensor, *, interleave: int = 1, **options: Any

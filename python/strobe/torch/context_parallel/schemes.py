@@ -64,9 +64,14 @@ def _on_one_level(
             return o, others[0] if return_lse else None
 
         return _by_heads(Route(sequences.group, layout, sequences.batched), qkv, options, largest, whole)
-    of_parts: Any = GatherAttention if scheme == "gather" else RingAttention
-    o, lse = of_parts.apply(_call(sequences, options), largest, *qkv, options.get("bias"), options.get("sink"))
+    of_parts, call = parts_of(scheme, sequences, options)
+    o, lse = of_parts.apply(call, largest, *qkv, options.get("bias"), options.get("sink"))
     return o, lse if return_lse else None
+
+
+def parts_of(scheme: str, sequences: Sequences, options: dict[str, Any]) -> tuple[Any, SharedCall]:
+    """Of a scheme that computes parts of the sequences: its autograd.Function, and the call."""
+    return GatherAttention if scheme == "gather" else RingAttention, _call(sequences, options)
 
 
 def _call(sequences: Sequences, options: dict[str, Any]) -> SharedCall:
