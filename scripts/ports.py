@@ -54,7 +54,7 @@ def make_vcpkg(archive, url, version):
 def make_conan(archive, url, version):
     folder = PORTS / "conan"
     shutil.copytree(PACKAGING / "conan", folder, ignore=shutil.ignore_patterns("system"))
-    for name in ("main.cpp", "main.c", "CMakeLists.txt"):
+    for name in ("main.cpp", "main.c", "gpu.cpp", "CMakeLists.txt"):
         shutil.copy(project.ROOT / "examples" / "quickstart" / name, folder / "test_package")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     lines = ["sources:", f'  "{version}":', f'    url: "{url}"', f"    sha256: {digest}"]
