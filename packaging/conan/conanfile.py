@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from conan import ConanFile
 from conan.errors import ConanInvalidConfiguration
-from conan.tools.build import check_min_cppstd
+from conan.tools.build import check_min_cppstd, stdcpp_library
 from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
 from conan.tools.files import copy, get, rmdir
 
@@ -83,4 +83,5 @@ class Strobe(ConanFile):
         self.cpp_info.set_property("cmake_target_name", "strobe::strobe")
         self.cpp_info.set_property("pkg_config_name", "strobe")
         if not self.options.shared:
-            self.cpp_info.system_libs = ["dl", "m", "pthread"]
+            # A C program links the C++ standard library, too.
+            self.cpp_info.system_libs = [name for name in ("dl", "m", "pthread", stdcpp_library(self)) if name]
