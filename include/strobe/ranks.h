@@ -11,19 +11,21 @@
 
 namespace strobe {
 
-/// Rows from `first` on, or keys.
+/// Rows from `first` on, or keys. @experimental
 struct RowRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
   bool operator==(const RowRange&) const = default;
 };
 
+/// How rows are dealt to ranks. @experimental
 enum class RowLayout : std::int32_t {
   contiguous,  // one run
   zigzag,      // slices r and 2 ranks - 1 - r of 2 ranks: as much work on each rank with a causal mask
 };
 
 /// The runs of rows of `rank`, from 0 to ranks - 1, in ascending order; those that are left over have a count of 0.
+/// @experimental
 constexpr std::array<RowRange, 2> rows_of_rank(std::int64_t seqlen, std::int64_t rank, std::int64_t ranks,
                                                RowLayout layout) {
   const std::int64_t slices = layout == RowLayout::zigzag ? 2 * ranks : ranks;
@@ -39,7 +41,7 @@ constexpr std::array<RowRange, 2> rows_of_rank(std::int64_t seqlen, std::int64_t
 }
 
 /// The keys that some rows of a sequence see, with as many keys as queries: those that a rank must have to compute
-/// them.
+/// them. @experimental
 constexpr RowRange visible_keys(const RowRange& rows, std::int64_t seqlen, CausalMask causal = CausalMask::none,
                                 const Window& window = {}) {
   const std::int64_t behind = rows.first + rows.count;

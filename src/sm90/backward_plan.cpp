@@ -33,8 +33,8 @@ bool can_order_sums(const backward::Config& config) {
   return !rule.varlen || (rule.mask_right && config.head_dim <= 64);
 }
 
-/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long, the more so
-/// of grouped heads. log: bwd-ordered-causal-128, bwd-ordered-grouped
+/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long, the more
+/// so of grouped heads. log: bwd-ordered-causal-128, bwd-ordered-grouped
 bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
   const std::int64_t long_enough = heads_per_key_head(problem) > 1 ? kLongCausal : 1024;
   const bool waits_long = config.rule.mask_right && config.head_dim > 64 && problem.seqlen_k < long_enough;
@@ -82,8 +82,7 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles, bool 
   const bool from_registers = config.rule.softcap && config.head_dim <= 64;  // log: bwd-d64-options
   config.staged_dq = (tiles.staged_dq && !from_registers) || config.ordered;
   // With used lengths nobody knows which items are the shortest; at 128 it does not pay. log: bwd-ordered-causal-128
-  config.alternates =
-      config.ordered && config.rule.mask_right && !config.rule.varlen && config.head_dim <= 64;
+  config.alternates = config.ordered && config.rule.mask_right && !config.rule.varlen && config.head_dim <= 64;
   config.dp_ahead = config.rule.bias && !config.rule.softcap;  // as registers allow, and compiling shows
   return config;
 }
@@ -268,7 +267,7 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
 
 backward::Config bias_gradient_config(const backward::Config& config) {
   backward::Config gradient = config;
-  gradient.by_roles = true;  // steps of 64 keys, and rows of LSE and D as they are
+  gradient.by_roles = true;                                // steps of 64 keys, and rows of LSE and D as they are
   gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
   gradient.shares_keys = false;
   return gradient;

@@ -48,9 +48,8 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
         if (panel >= panels) {
           break;
         }
-        const int32_t box[4] = {work.n * block_n(C) + panel * kKeys,
-                                boxes.rows == 1 ? 0 : m * C.block_m, head * boxes.per_head,
-                                work.sequence * boxes.per_batch};
+        const int32_t box[4] = {work.n * block_n(C) + panel * kKeys, boxes.rows == 1 ? 0 : m * C.block_m,
+                                head * boxes.per_head, work.sequence * boxes.per_batch};
         cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, stage + panel * C.block_m * kPanelRowBytes,
                                    &map, box, &full);
       }
@@ -59,8 +58,8 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
   }
 }
 
-/// Zeros in this warp's part of its warpgroup's panels, from the block's query `first` on. Queries that do not exist have an LSE of
-/// infinity, and P = 0 only if their bias is a number.
+/// Zeros in this warp's part of its warpgroup's panels, from the block's query `first` on. Queries that do not exist
+/// have an LSE of infinity, and P = 0 only if their bias is a number.
 template <Config C>
 __device__ __forceinline__ void clear_bias(unsigned char* panels, int first) {
   constexpr int kPieces = kRowsPerWarp * (C.rule.bias_float32 ? 4 : 2) / kPieceBytes;  // of a query, for a warp's keys

@@ -47,8 +47,8 @@ constexpr int barrier_count(const Config& c) {
   return 2 * (c.q_stages + c.do_stages + kScoreGradientStages + kSenders + c.bias_stages) + 3;
 }
 
-/// The bias of a step lies as Q does: panels of 128 bytes of keys x block_m queries, swizzled, those of a warpgroup's 64
-/// keys together.
+/// The bias of a step lies as Q does: panels of 128 bytes of keys x block_m queries, swizzled, those of a warpgroup's
+/// 64 keys together.
 constexpr int bias_panels(const Config& c) { return c.rule.bias_float32 ? 2 : 1; }  // of 64 keys
 constexpr int warpgroup_bias_bytes(const Config& c) { return bias_panels(c) * c.block_m * kPanelRowBytes; }
 constexpr int bias_bytes(const Config& c) { return block_n(c) / kRowsPerWarpgroup * warpgroup_bias_bytes(c); }

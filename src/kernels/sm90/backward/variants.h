@@ -26,9 +26,9 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 }
 
 /// Whether the joint design takes these compiled sizes: a warpgroup's registers hold dK, dV and two blocks of scores,
-/// and what else a rule needs must fit there, too, as it does with 64 columns and 64 queries a step. These are the rules
-/// whose kernels ptxas compiles without spills; what the joint design does not take the design by roles does, which
-/// takes everything. A step by roles lies in one block of a block mask.
+/// and what else a rule needs must fit there, too, as it does with 64 columns and 64 queries a step. These are the
+/// rules whose kernels ptxas compiles without spills; what the joint design does not take the design by roles does,
+/// which takes everything. A step by roles lies in one block of a block mask.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, int block_m) {
   if (rule.block_mask != 0) return false;
   const bool needs_registers = rule.softcap || rule.bias || rule.dropout || (rule.scale_first && !rule.alibi);

@@ -262,12 +262,11 @@ struct OrderedSection {
 TEST(Sm90BackwardPlan, SectionsOfSumsInOrderFollowL2AndGroups) {
   gpu::DeviceShape shape = kH200;
   shape.l2_bytes = std::size_t{50} << 20U;
-  for (const OrderedSection& c :
-       {OrderedSection{8, 16, 16, 2048, 128, 16}, OrderedSection{4, 16, 16, 4096, 128, 16},
-        OrderedSection{1, 32, 32, 8192, 128, 8}, OrderedSection{1, 32, 32, 16384, 128, 8},
-        OrderedSection{1, 32, 32, 2048, 64, 16}, OrderedSection{1, 32, 32, 16384, 64, 4},
-        OrderedSection{4, 32, 8, 2048, 64, 32}, OrderedSection{1, 32, 8, 16384, 64, 8},
-        OrderedSection{1, 32, 8, 16384, 128, 8}}) {
+  for (const OrderedSection& c : {OrderedSection{8, 16, 16, 2048, 128, 16}, OrderedSection{4, 16, 16, 4096, 128, 16},
+                                  OrderedSection{1, 32, 32, 8192, 128, 8}, OrderedSection{1, 32, 32, 16384, 128, 8},
+                                  OrderedSection{1, 32, 32, 2048, 64, 16}, OrderedSection{1, 32, 32, 16384, 64, 4},
+                                  OrderedSection{4, 32, 8, 2048, 64, 32}, OrderedSection{1, 32, 8, 16384, 64, 8},
+                                  OrderedSection{1, 32, 8, 16384, 128, 8}}) {
     AttentionProblem problem = grouped_causal(c.batch, c.heads_q, c.heads_kv, c.seqlen, c.head_dim);
     problem.deterministic = true;
     const backward::Config config = *backward_config(problem);

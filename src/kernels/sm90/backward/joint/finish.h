@@ -41,8 +41,7 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
 /// Zeros where no block of keys came to. False if a value is not finite.
 template <Config C>
 __device__ __forceinline__ bool check_query_gradient(const Params& params, const QueryBlock& block) {
-  const unsigned* semaphores =
-      params.dq_semaphores + block.in_workspaces<C.rule>(params, C.block_m) * kOrderedParts;
+  const unsigned* semaphores = params.dq_semaphores + block.in_workspaces<C.rule>(params, C.block_m) * kOrderedParts;
   if (semaphores[0] == 0) {
     clear_queries(params, block, block.m * C.block_m, (block.m + 1) * C.block_m);
   }

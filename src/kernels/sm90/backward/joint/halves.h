@@ -6,8 +6,8 @@
 
 namespace strobe::sm90::backward {
 
-/// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant has it in high and low parts; with
-/// a softcap P times its derivative, and P as operand `p`. What is dropped gets a negative sign.
+/// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant has it in high and low parts;
+/// with a softcap P times its derivative, and P as operand `p`. What is dropped gets a negative sign.
 template <Config C, typename Bias>
 __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                                         Scores<C>& s, RowNumbers<C>& lse_log2, Bias& bias,
