@@ -175,7 +175,9 @@ def main() -> None:
     parser.add_argument("--only", help="names of options, separated by commas; plain is always measured")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)  # PyTorch's reasons for what a backend lacks
-    rows = []
+    names = ("batch", "seqlen", "heads")
+    record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    record |= {name: getattr(arguments, name) for name in names} | {"rows": []}
     for head_dim in map(int, arguments.head_dims.split(",")):
         for mask in arguments.masks.split(","):
             plain = None
@@ -185,12 +187,10 @@ def main() -> None:
                 row = {"head_dim": head_dim, "mask": mask, "option": option.name}
                 row |= measure(option, mask == "causal", head_dim, arguments)
                 plain = plain or row
-                rows.append(row)
+                record["rows"].append(row)
                 print(show(row, plain), flush=True)
-    record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    record |= {name: getattr(arguments, name) for name in ("batch", "seqlen", "heads")} | {"rows": rows}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+                if arguments.json:  # after each row, so that a run that is cut leaves what it has
+                    arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

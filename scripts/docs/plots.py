@@ -22,6 +22,8 @@ PLOTS = {
     f"{BENCHMARKS}/accuracy.svg": ("bench/plot_accuracy.py", f"{BENCHMARKS}/accuracy.json"),
     f"{BENCHMARKS}/h200/forward.svg": (
         "bench/plot.py", f"{BENCHMARKS}/h200/forward.json", "--pass", "forward", "--dtype", "bfloat16"),
+    f"{BENCHMARKS}/h100/attention.svg": (
+        "bench/plot.py", f"{BENCHMARKS}/h100/with-flash-attention-3.json", "--pass", "forward", "backward"),
     f"{BENCHMARKS}/h200/attention.svg": (
         "bench/plot.py", f"{BENCHMARKS}/h200/with-flash-attention-3.json", "--pass", "forward", "backward"),
     f"{BENCHMARKS}/h200/gpt_losses.svg": ("examples/gpt/plot_losses.py", f"{BENCHMARKS}/h200/gpt_losses.json"),
