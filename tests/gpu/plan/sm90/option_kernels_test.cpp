@@ -314,7 +314,9 @@ TEST_F(Sm90BackwardChoices, Alternates) {
 TEST_F(Sm90BackwardChoices, DpAhead) {
   AttentionProblem problem = test::problem_of(4096, 64, 64);
   set_bias(problem, problem.dtype);
-  expect_is_explained_and_may_be_other(problem, &backward::Config::dp_ahead, bias_gradient_variant);
+  expect_is_explained_and_may_be_other(problem, &backward::Config::dp_ahead, [](const backward::Config& config) {
+    return bias_gradient_variant(bias_gradient_config(config));
+  });
 }
 
 }  // namespace
