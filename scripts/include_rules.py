@@ -16,6 +16,7 @@ SHARED_KERNELS = ["src/kernels/scheduler", "src/kernels/auxiliary", "src/kernels
 ALLOWED = {
     PUBLIC: [],
     # Numbers that results depend on: plain constexpr C++ that kernels include, too.
+    "src/expression": [PUBLIC, "src/call/limits.h", "src/kernels/expression/range.h"],
     "src/call": [PUBLIC, "src/kernels/math/constants.h", "src/kernels/math/eight_bit.h"],
     "src/runtime": [PUBLIC],
     # Device code, which NVRTC compiles.
@@ -51,12 +52,13 @@ ALLOWED = {
         for part, parts in {"tile": (), "produce": ("tile",), "consume": ("store", "tile"), "store": ("tile",)}.items()
     },
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
-    "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
-    "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
+    "src/reference": [PUBLIC, "src/call", "src/expression", "src/kernels/math/philox.h"],
+    "src/cpu": [PUBLIC, "src/call", "src/expression", "src/kernels/expression/range.h", "src/engine/engine.h", "src/kernels/math/philox.h"],
     # Of device code, the headers that are plain constexpr C++: host and kernel agree on sizes by including the same.
     "src/gpu": [
         PUBLIC,
         "src/call",
+        "src/expression",
         "src/runtime",
         "src/engine/engine.h",
         *SHARED_KERNELS,
@@ -84,7 +86,7 @@ ALLOWED = {
         "src/cpu/engine.h",
         "src/gpu/engine.h",
     ],
-    "src/api": [PUBLIC, "src/call", "src/engine", "src/kernels/math/philox.h"],
+    "src/api": [PUBLIC, "src/call", "src/engine", "src/expression/formula.h", "src/kernels/math/philox.h"],
     # checked.h is the one type of sizes, tensors.h the one list of a call's tensors, everywhere.
     "python": [PUBLIC, *(f"src/call/{name}.h" for name in ("checked", "option_fields", "tensors"))],
     # Programs hold device memory through the driver that the library opens, and compare with the reference.

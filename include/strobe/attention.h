@@ -14,9 +14,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "strobe/export.h"
+#include "strobe/expression.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
 #include "strobe/version.h"
@@ -62,8 +64,9 @@ struct AttentionOptions {
   std::int64_t log_length = 0;
 };
 
-/// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is
-/// as in Window. All tensors are optional and on q's device. @stable
+/// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias, of which
+/// `function` makes the score. `center` is as in Window. All tensors are optional and on q's device.
+/// @stable, but for function, captures
 struct ScoreModifiers {
   ConstTensorView alibi_slopes{};  // [heads_q] or [batch, heads_q] float32 (Press et al., 2022)
   // [batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype; an extent of 1 broadcasts over batch or
@@ -75,6 +78,8 @@ struct ScoreModifiers {
   // (FlashAttention, section 3.3).
   ConstTensorView block_mask{};
   std::int64_t block_size = 128;  // 64 or 128
+  const ScoreFunction* function = nullptr;     // what texts make of the scores and which keys they hide
+  std::span<const ConstTensorView> captures{};  // the function's, in its order; any shapes and strides
 };
 
 /// Seed and offset of dropout's random numbers, Philox4x32-7 (Salmon et al., 2011). Give both passes the same.
@@ -183,6 +188,9 @@ struct BackwardArguments {
   RandomState random{};  // the forward's
   TensorView d_bias{};   // optional: float32, modifiers.bias's shape, summed over the batches or heads that share it
   TensorView d_sink{};   // optional: [heads_q] float32, summed over the batch
+  // Empty, or one for each capture, in order, not given where none is wanted: the gradient of one that the function's
+  // score reads, float32, of its shape. @experimental
+  std::span<const TensorView> d_captures{};
 };
 
 /// Runs body(0) ... body(count - 1), in parallel or one after another, and returns when all are done. body does not

@@ -88,6 +88,9 @@ Status check_outputs(const JvpArguments& a, const ConstTensorView& o) {
 }  // namespace
 
 Result<AttentionProblem> make_problem(const JvpArguments& a, const AttentionOptions& options) {
+  if (a.modifiers.function != nullptr) {
+    return unsupported("modifiers.function is given: no engine has the JVP of a score that a text says");
+  }
   Status status =
       first_failure([&] { return check_no_eight_bit({"q", a.q}); }, [&] { return check_no_eight_bit({"k", a.k}); },
                     [&] { return check_no_eight_bit({"v", a.v}); }, [&] { return check_no_cache(a.sequences, "JVP"); });

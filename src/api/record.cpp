@@ -60,6 +60,7 @@ Recorder* recorder() {
 }  // namespace
 
 void record(const AttentionProblem& problem) {
+  if (problem.expression.given()) return;  // texts are not recorded
   if (Recorder* const wanted = recorder()) wanted->add(problem);
 }
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "api/tensor_checks.h"
+#include "call/limits.h"
 #include "call/tensors.h"
 
 namespace strobe::api {
@@ -57,7 +58,8 @@ class Tensors {  // NOLINT(cppcoreguidelines-pro-type-member-init): to clear the
 
   static constexpr std::size_t kMost =
       std::max({tensor_count<ForwardArguments>(), tensor_count<BackwardArguments>(), tensor_count<JvpArguments>(),
-                tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()});
+                tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()}) +
+      2 * kMaxCaptures;  // and their gradients
   std::array<Tensor, kMost> tensors_;  // the first count_ have values
   std::size_t count_ = 0;
   std::size_t first_output_ = 0;
@@ -78,11 +80,20 @@ Status check_tensors(const Arguments& arguments) {
     }
     return {};
   };
+  const auto add_captured = [&](const auto& add) {
+    Status failure;
+    for_each_captured_tensor(arguments, [&](const CallTensor& tensor, const auto& view) {
+      if (failure.ok()) failure = add(tensor, view);
+    });
+    return failure;
+  };
   return first_failure([&] { return check_each_tensor(arguments, add_input); },
+                       [&] { return add_captured(add_input); },
                        [&] {
                          tensors.end_inputs();
                          return check_each_tensor(arguments, add_output);
                        },
+                       [&] { return add_captured(add_output); },
                        [&] { return tensors.check_outputs_apart(); });
 }
 

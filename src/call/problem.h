@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "strobe/attention.h"
 
@@ -51,6 +52,16 @@ struct StoredShape {
   bool operator==(const StoredShape&) const = default;
 };
 
+/// The score and mask that texts say.
+struct ExpressionShape {
+  std::shared_ptr<const expression::Formula> formula;  // null: there is none
+  std::uint32_t gradients = 0;                         // a backward's: a bit for each capture whose gradient is wanted
+
+  bool given() const { return formula != nullptr; }
+  /// Texts that were parsed once are one formula.
+  bool operator==(const ExpressionShape&) const = default;
+};
+
 /// Validated: extents are not negative, heads_q is a multiple of heads_kv, products of extents fit 64 bits.
 struct AttentionProblem {
   Pass pass = Pass::forward;
@@ -86,6 +97,7 @@ struct AttentionProblem {
   ModifierShape modifiers;
   EightBitShape eight_bit;
   StoredShape stored;
+  ExpressionShape expression;
   bool wants_lse = false;
   bool wants_max_logits = false;
   bool has_d_lse = false;

@@ -32,7 +32,8 @@ std::string json_of(const Struct& value) {
       [&](const auto&... all) {
         const auto add = [&](const auto& field) {
           const auto& mine = value.*(field.member);
-          if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(mine)>, Device>) {
+          using Value = std::remove_cvref_t<decltype(mine)>;
+          if constexpr (!std::is_same_v<Value, Device> && !std::is_same_v<Value, ExpressionShape>) {
             if (mine == standard.*(field.member)) return;
             fields += fmt::format("{}\"{}\": {}", fields.empty() ? "" : ", ", field.name, json_value(mine));
           }

@@ -21,6 +21,9 @@ constexpr bool alike(const BasicTensorView<Pointer>& a, const BasicTensorView<Po
 constexpr bool alike(const RandomState& /*a*/, const RandomState& /*b*/) { return true; }
 constexpr bool alike(const Rotation& a, const Rotation& b) { return a.given == b.given; }
 
+/// Calls with a function are never compared: what it and the captures point to is the caller's, and may be gone.
+constexpr bool alike(const ScoreFunction* a, const ScoreFunction* b) { return a == nullptr && b == nullptr; }
+
 template <class Value>
 constexpr bool alike(const Value& a, const Value& b) {
   return a == b;
@@ -33,7 +36,9 @@ constexpr bool alike(const Value& a, const Value& b) {
 template <class Arguments>
 constexpr bool has_same_layout(const Arguments& a, const Arguments& b) {
   const auto field_is_same = [&]<class Field>(const Field& field) {
-    if constexpr (requires { field.tensor; }) {
+    if constexpr (requires { field.members; }) {
+      return (a.*field.members).empty() && (b.*field.members).empty();
+    } else if constexpr (requires { field.tensor; }) {
       return internal::alike(a.*field.member, b.*field.member);
     } else if constexpr (requires { field.member; }) {
       return has_same_layout(a.*field.member, b.*field.member);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -40,6 +41,7 @@ enum class Elements : std::uint8_t {
   bytes,      // uint8 or bool
   eight_bit,  // int8 or float8_e4m3
   cached,     // floats or eight_bit
+  captured,   // as the call's function says
 };
 
 /// A tensor of a call, by the name that messages call it.
@@ -66,6 +68,13 @@ struct PartField {
   Part Struct::* member;
 };
 
+/// A field with any number of tensors, all called by one name.
+template <class Struct, class Views>
+struct TensorsField {
+  CallTensor tensor;
+  Views Struct::* members;
+};
+
 /// A field that is no tensor.
 template <class Struct, class Value>
 struct OtherField {
@@ -85,6 +94,16 @@ constexpr auto indices(std::string_view name, ConstTensorView Struct::* member) 
 template <class Struct>
 constexpr auto output(std::string_view name, Elements elements, TensorView Struct::* member) {
   return TensorField<Struct, TensorView>{{name, TensorRole::output, elements}, member};
+}
+
+template <class Struct>
+constexpr auto inputs(std::string_view name, std::span<const ConstTensorView> Struct::* members) {
+  return TensorsField<Struct, std::span<const ConstTensorView>>{{name, TensorRole::input, Elements::captured}, members};
+}
+
+template <class Struct>
+constexpr auto outputs(std::string_view name, std::span<const TensorView> Struct::* members) {
+  return TensorsField<Struct, std::span<const TensorView>>{{name, TensorRole::output, Elements::float32}, members};
 }
 
 template <class Struct, class Part>
@@ -121,7 +140,8 @@ inline constexpr auto kFields<ScoreModifiers> = all_fields<ScoreModifiers>(
     input("alibi_slopes", Elements::float32, &ScoreModifiers::alibi_slopes),
     input("bias", Elements::float32_or_like_q, &ScoreModifiers::bias),
     input("sink", Elements::float32, &ScoreModifiers::sink),
-    input("block_mask", Elements::bytes, &ScoreModifiers::block_mask), other(&ScoreModifiers::block_size));
+    input("block_mask", Elements::bytes, &ScoreModifiers::block_mask), other(&ScoreModifiers::block_size),
+    other(&ScoreModifiers::function), inputs("captures", &ScoreModifiers::captures));
 
 template <>
 inline constexpr auto kFields<ForwardArguments> = all_fields<ForwardArguments>(
@@ -147,7 +167,8 @@ inline constexpr auto kFields<BackwardArguments> = all_fields<BackwardArguments>
     part(&BackwardArguments::modifiers), output("dq", Elements::like_q, &BackwardArguments::dq),
     output("dk", Elements::like_q, &BackwardArguments::dk), output("dv", Elements::like_q, &BackwardArguments::dv),
     output("d_bias", Elements::float32, &BackwardArguments::d_bias),
-    output("d_sink", Elements::float32, &BackwardArguments::d_sink), other(&BackwardArguments::random));
+    output("d_sink", Elements::float32, &BackwardArguments::d_sink), other(&BackwardArguments::random),
+    outputs("d_captures", &BackwardArguments::d_captures));
 
 template <>
 inline constexpr auto kFields<JvpArguments> = all_fields<JvpArguments>(
@@ -196,7 +217,7 @@ inline constexpr auto kFields<AppendArguments> = all_fields<AppendArguments>(
 template <class Arguments, class Visit>
 constexpr void for_each_tensor(Arguments& arguments, const Visit& visit) {
   const auto visit_one = [&]<class Field>(const Field& field) {
-    if constexpr (requires { field.tensor; }) {
+    if constexpr (requires { field.tensor, field.member; }) {
       visit(field.tensor, arguments.*field.member);
     } else if constexpr (requires { field.member; }) {
       for_each_tensor(arguments.*field.member, visit);
@@ -204,6 +225,19 @@ constexpr void for_each_tensor(Arguments& arguments, const Visit& visit) {
   };
   std::apply([&](const auto&... fields) { (visit_one(fields), ...); },
              internal::kFields<std::remove_const_t<Arguments>>);
+}
+
+/// visit(tensor, view) for each of the tensors that a call has any number of: captures and their gradients.
+template <class Arguments, class Visit>
+constexpr void for_each_captured_tensor(const Arguments& arguments, const Visit& visit) {
+  const auto visit_one = [&]<class Field>(const Field& field) {
+    if constexpr (requires { field.members; }) {
+      for (const auto& view : arguments.*field.members) visit(field.tensor, view);
+    } else if constexpr (requires { field.member; } && !requires { field.tensor; }) {
+      for_each_captured_tensor(arguments.*field.member, visit);
+    }
+  };
+  std::apply([&](const auto&... fields) { (visit_one(fields), ...); }, internal::kFields<Arguments>);
 }
 
 /// The first failure of check(tensor, view) over a call's tensors.

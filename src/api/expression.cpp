@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/expression.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "expression/formula.h"
+
+namespace strobe {
+
+Result<ScoreFunction> ScoreFunction::parse(std::string_view score, std::string_view mask,
+                                           std::vector<CaptureType> captures) {
+  Result<std::shared_ptr<const expression::Formula>> formula = expression::Formula::parse(score, mask, captures);
+  if (!formula.ok()) return formula.status();
+  return ScoreFunction(std::move(*formula));
+}
+
+const std::vector<CaptureType>& ScoreFunction::captures() const { return formula_->captures(); }
+
+std::string ScoreFunction::explain() const { return formula_->explain(); }
+
+namespace api {
+namespace {
+
+/// A capture of rank 0 comes as one element.
+Status check_capture(const CaptureType& capture, const ConstTensorView& view, const Device& device) {
+  const std::string name = fmt::format("capture `{}`", capture.name);
+  const int rank = std::max(capture.rank, 1);
+  if (!view.given()) return invalid("{} is not given", name);
+  if (view.rank != rank || (capture.rank == 0 && view.shape[0] != 1)) {
+    return invalid("{} has shape {}: the text gives it {} ind{}", name, shape_text(view), capture.rank,
+                   capture.rank == 1 ? "ex" : "ices");
+  }
+  for (int axis = 0; axis < view.rank; ++axis) {
+    if (view.shape[axis] < 0 || view.shape[axis] > std::numeric_limits<std::int32_t>::max()) {
+      return invalid("{} has shape {}: extents must be from 0 to 2147483647", name, shape_text(view));
+    }
+  }
+  return first_failure([&] { return check_dtype({name, view}, capture.dtype, ", as the function was parsed for"); },
+                       [&] { return check_device({name, view}, device); });
+}
+
+Status check_gradient(const CaptureType& capture, const ConstTensorView& of, const TensorView& view, bool read,
+                      const Device& device) {
+  const std::string name = fmt::format("the gradient of capture `{}`", capture.name);
+  if (!read) return invalid("{} is given: the score does not read it as a real number", name);
+  const NamedTensor gradient{name, view};
+  if (view.rank != of.rank || !std::equal(view.shape.begin(), view.shape.begin() + view.rank, of.shape.begin())) {
+    return invalid("{} has shape {}: it must be {}, as the capture is", name, shape_text(view), shape_text(of));
+  }
+  return first_failure([&] { return check_dtype(gradient, DType::float32, ": it is a sum over many scores"); },
+                       [&] { return check_device(gradient, device); },
+                       [&] { return check_distinct_elements(gradient); });
+}
+
+}  // namespace
+
+Status read_expression(const ScoreModifiers& given, AttentionProblem& problem) {
+  if (given.function == nullptr) {
+    if (given.captures.empty()) return {};
+    return invalid("captures are given without a function: give modifiers.function, too");
+  }
+  const std::vector<CaptureType>& captures = given.function->captures();
+  if (given.captures.size() != captures.size()) {
+    return invalid("{} captures are given: the function has {}", given.captures.size(), captures.size());
+  }
+  for (std::size_t i = 0; i < captures.size(); ++i) {
+    if (Status status = check_capture(captures[i], given.captures[i], problem.device); !status.ok()) return status;
+  }
+  problem.expression.formula = given.function->formula();
+  return {};
+}
+
+Status read_capture_gradients(const BackwardArguments& arguments, AttentionProblem& problem) {
+  if (arguments.d_captures.empty()) return {};
+  const ScoreModifiers& modifiers = arguments.modifiers;
+  if (modifiers.function == nullptr) {
+    return invalid("d_captures are given without a function: give modifiers.function, too");
+  }
+  if (arguments.d_captures.size() != modifiers.captures.size()) {
+    return invalid("{} d_captures are given: the function has {} captures", arguments.d_captures.size(),
+                   modifiers.captures.size());
+  }
+  const expression::Formula& formula = *problem.expression.formula;
+  for (std::size_t i = 0; i < arguments.d_captures.size(); ++i) {
+    const TensorView& gradient = arguments.d_captures[i];
+    if (!gradient.given()) continue;
+    const bool read = std::ranges::any_of(formula.reads(), [&](const expression::Read& one) {
+      return one.capture == static_cast<int>(i);
+    });
+    Status status =
+        check_gradient(formula.captures()[i], modifiers.captures[i], gradient, read, problem.device);
+    if (!status.ok()) return status;
+    problem.expression.gradients |= 1U << i;
+  }
+  return {};
+}
+
+}  // namespace api
+}  // namespace strobe

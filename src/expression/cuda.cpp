@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expression/cuda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "expression/names.h"
+
+namespace strobe::expression {
+namespace {
+
+std::string_view type_of(Type type) {
+  switch (type) {
+    case Type::boolean: return "bool";
+    case Type::integer: return "int";
+    default: return "float";
+  }
+}
+
+/// The device's function of kernels/expression/element.h or range.h.
+std::string_view function_of(Op op) {
+  switch (op) {
+    case Op::to_integer: return "to_integer";
+    case Op::to_real: return "to_real";
+    case Op::negate: return "negate";
+    case Op::add: return "add";
+    case Op::multiply: return "multiply";
+    case Op::divide: return "divide";
+    case Op::floor_divide: return "floor_divide";
+    case Op::remainder: return "remainder";
+    case Op::minimum: return "minimum";
+    case Op::maximum: return "maximum";
+    case Op::absolute: return "absolute";
+    case Op::exp: return "exp_of";
+    case Op::exp2: return "exp2_of";
+    case Op::log: return "log_of";
+    case Op::tanh: return "tanh_of";
+    case Op::sigmoid: return "sigmoid_of";
+    case Op::sqrt: return "sqrt_of";
+    case Op::rsqrt: return "rsqrt_of";
+    case Op::sin: return "sin_of";
+    case Op::cos: return "cos_of";
+    case Op::floor: return "floor_of";
+    case Op::less: return "less";
+    case Op::less_equal: return "less_equal";
+    case Op::equal: return "equal";
+    case Op::logical_and: return "logical_and";
+    case Op::logical_or: return "logical_or";
+    case Op::logical_not: return "logical_not";
+    case Op::select: return "select";
+    default: return "";
+  }
+}
+
+std::string literal(const Node& node) {
+  if (node.type == Type::boolean) return node.value != 0.0 ? "true" : "false";
+  if (node.type == Type::integer) return fmt::format("int({})", static_cast<std::int64_t>(node.value));
+  return fmt::format("__uint_as_float(0x{:08x}U)", std::bit_cast<std::uint32_t>(static_cast<float>(node.value)));
+}
+
+/// "x3, x5"
+std::string operands(const Node& node) {
+  std::string list;
+  for (const Id child : node.inputs()) list += fmt::format("{}x{}", list.empty() ? "" : ", ", child);
+  return list;
+}
+
+std::string value_of(const Node& node) {
+  switch (node.op) {
+    case Op::literal: return literal(node);
+    case Op::variable: {
+      const std::string_view name = name_of(static_cast<Variable>(node.which));
+      return node.which == 0 ? std::string(name) : fmt::format("position.{}", name);
+    }
+    case Op::load: {
+      const std::string list = operands(node);
+      return fmt::format("load_{}(captures, {}{}{})", type_of(node.type), node.which, list.empty() ? "" : ", ", list);
+    }
+    default: return fmt::format("{}({})", function_of(node.op), operands(node));
+  }
+}
+
+/// One constant a node, children first.
+std::string statements(const Graph& graph, std::span<const Id> roots) {
+  std::string lines;
+  for (const Id id : reachable(graph, roots)) {
+    const Node& node = graph[id];
+    lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id, value_of(node));
+  }
+  return lines;
+}
+
+std::string function(std::string_view head, const Graph& graph, Id root) {
+  return fmt::format("__device__ __forceinline__ {} {{\n{}  return x{};\n}}\n\n", head,
+                     statements(graph, std::array{root}), root);
+}
+
+/// The mask by intervals; what hangs on a real may be anything.
+std::string visibility(const Formula& formula) {
+  const Graph& graph = formula.graph();
+  std::string lines;
+  for (const Id id : reachable(graph, std::array{formula.mask()})) {
+    const Node& node = graph[id];
+    const auto is_real = [&](Id child) { return graph[child].type == Type::real; };
+    if (node.type == Type::real) continue;
+    std::string value;
+    if (std::ranges::any_of(node.inputs(), is_real)) {
+      value = node.type == Type::boolean ? "any_boolean()" : "any_integer()";
+    } else if (node.op == Op::literal) {
+      value = fmt::format("just({})", static_cast<std::int64_t>(node.value));
+    } else if (node.op == Op::variable) {
+      value = fmt::format("tile.{}", name_of(static_cast<Variable>(node.which)));
+    } else if (node.op == Op::load) {
+      const std::string list = operands(node);
+      value = fmt::format("range_of_{}(captures, {}{}{})", type_of(node.type), node.which, list.empty() ? "" : ", ", list);
+    } else {
+      value = fmt::format("{}({})", function_of(node.op), operands(node));
+    }
+    lines += fmt::format("  const Range x{} = {};\n", id, value);
+  }
+  return fmt::format(
+      "template <typename Captures>\n__device__ __forceinline__ Range visibility(const Captures& captures, const "
+      "TileRanges& tile) {{\n{}  return x{};\n}}\n\n",
+      lines, formula.mask());
+}
+
+std::string for_each_read(const Formula& formula) {
+  const Graph& graph = formula.graph();
+  std::vector<Id> roots;
+  for (const Read& read : formula.reads()) {
+    roots.push_back(read.derivative);
+    std::ranges::copy(graph[read.load].inputs(), std::back_inserter(roots));
+  }
+  std::string lines = statements(graph, roots);
+  for (std::size_t i = 0; i < formula.reads().size(); ++i) {
+    const Read& read = formula.reads()[i];
+    const std::string list = operands(graph[read.load]);
+    lines += fmt::format("  visit.template operator()<{}, {}>(index_of(captures, {}{}{}), x{});\n", i, read.capture,
+                         read.capture, list.empty() ? "" : ", ", list, read.derivative);
+  }
+  return fmt::format(
+      "template <typename Captures, typename Visit>\n__device__ __forceinline__ void for_each_read(const Captures& "
+      "captures, const Position& position, float score, const Visit& visit) {{\n{}}}\n\n",
+      lines);
+}
+
+}  // namespace
+
+std::string device_code(const Formula& formula) {
+  constexpr std::string_view kTakes = "const Captures& captures, const Position& position";
+  std::string code =
+      "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n\n#include \"kernels/expression/element.h\"\n"
+      "#include \"kernels/expression/range.h\"\n\nnamespace strobe::expression {\n\n";
+  const auto add = [&](std::string_view type, std::string_view name, std::string_view takes, Id root) {
+    code += fmt::format("template <typename Captures>\n{}",
+                        function(fmt::format("{} {}({})", type, name, takes), formula.graph(), root));
+  };
+  if (formula.has_score()) {
+    const std::string takes = fmt::format("{}, float score", kTakes);
+    add("float", "score_of", takes, formula.score());
+    add("float", "slope_of", takes, formula.slope());
+    code += for_each_read(formula);
+  }
+  if (formula.has_mask()) {
+    add("bool", "shows", kTakes, formula.mask());
+    code += visibility(formula);
+  }
+  return code + "}  // namespace strobe::expression\n";
+}
+
+}  // namespace strobe::expression

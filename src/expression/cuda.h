@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A formula as device code: the header that the kernels of a call with expressions include.
+#pragma once
+
+#include <string>
+
+#include "expression/formula.h"
+
+namespace strobe::expression {
+
+/// Functions in namespace strobe::expression, over kernels/expression/element.h and kernels/expression/range.h, each
+/// given the formula's captures and a Position:
+///   float score_of(captures, position, score)     the new score
+///   float slope_of(captures, position, score)     its derivative by the score
+///   bool shows(captures, position)                the mask
+///   Range visibility(captures, tile)              of the mask over a tile
+///   void for_each_read(captures, position, score, visit)   visit<read, capture>(index, derivative) of each read of a
+///                                                 real capture; `index` is below 0 where it lies outside
+std::string device_code(const Formula& formula);
+
+}  // namespace strobe::expression
