@@ -25,7 +25,8 @@ class Backward {
         workspace_(call.workspace, problem_, call.plan),
         batch_(make_batch(call, arguments.sequences, workspace_.sequences)),
         modifiers_(problem_, arguments.modifiers, arguments.random),
-        bias_turns_(problem_, batch_, workspace_.bias_turns) {}
+        bias_turns_(problem_, batch_, workspace_.bias_turns),
+        capture_turns_(call.plan, problem_, workspace_.capture_turns) {}
 
   void run() {
     clear_unused(problem_, batch_, Side::query, arguments_.dq);
@@ -33,6 +34,7 @@ class Backward {
     clear_unused(problem_, batch_, Side::key, arguments_.dv);
     clear_bias_gradient(call_, arguments_.d_bias);
     bias_turns_.start();
+    capture_turns_.start(batch_, arguments_.d_captures);
     call_.plan.whole_sequences ? each_sequence() : each_phase();
     sink_gradients();
   }
@@ -116,6 +118,7 @@ class Backward {
                               .score_scale = score_scale(problem_, place.sequence.k.length),
                               .blocks = modifiers_.blocks(b, place.head),
                               .terms = modifiers_.terms(b, place.head),
+                              .expression = expression(place, worker),
                               .sinks = modifiers_.sinks(place.head)};
     std::byte* scratch = workspace_.scratch_of(worker);
     call_.plan.bfloat16_serves() ? bf16::normalize_rows(call_.plan.bfloat16, task, scratch)
@@ -134,9 +137,10 @@ class Backward {
   void key_block(const BlockPlace& place, std::int64_t dq_block, int worker) {
     const std::int64_t key_begin = place.block * tiles_.block_n;
     const BackwardTask task{.dtype = problem_.dtype,
-                            .queries = queries({place.sequence, first_group(place.head), 0}, dq_block),
+                            .queries = queries({place.sequence, first_group(place.head), 0}, dq_block, worker),
                             .heads = groups(),
                             .bias_turn = bias_turns_.of(place),
+                            .capture_turn = capture_turns_.of(place),
                             .k = key_rows(problem_, arguments_.k, place.sequence, place.head),
                             .v = key_rows(problem_, arguments_.v, place.sequence, place.head),
                             .dk = key_rows(problem_, arguments_.dk, place.sequence, place.head),
@@ -155,7 +159,7 @@ class Backward {
   }
 
   /// The rows of one sequence and group of heads, which `place` names.
-  BackwardQueries queries(const BlockPlace& place, std::int64_t dq_block) const {
+  BackwardQueries queries(const BlockPlace& place, std::int64_t dq_block, int worker) const {
     const std::int64_t b = batch_index(place);
     return {.q = query_rows(problem_, arguments_.q, place.sequence, place.head),
             .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
@@ -166,8 +170,16 @@ class Backward {
             .rows = rows(place.sequence),
             .blocks = modifiers_.blocks(b, place.head),
             .terms = modifiers_.terms(b, place.head),
+            .expression = expression(place, worker),
             .dropout = modifiers_.dropout(place.sequence, b, place.head),
             .d_bias = modifiers_.d_bias(arguments_.d_bias, b, place.head)};
+  }
+
+  ExpressionTask expression(const BlockPlace& place, int worker) const {
+    ExpressionTask task = modifiers_.expression(call_.plan.expressions.get(), place.sequence, batch_index(place),
+                                                place.head, workspace_.expressions_of(worker));
+    task.d_captures = arguments_.d_captures.data();
+    return task;
   }
 
   void finish_rows(const BlockPlace& place, std::int64_t dq_block) {
@@ -228,6 +240,7 @@ class Backward {
   const Batch batch_;
   const GroupModifiers modifiers_;
   const BiasTurns bias_turns_;
+  const CaptureTurns capture_turns_;
 };
 
 }  // namespace

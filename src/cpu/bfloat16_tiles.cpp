@@ -9,7 +9,9 @@ namespace strobe::cpu {
 
 using bf16::kBlock;
 
-bool takes_bfloat16(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
+bool takes_bfloat16(const AttentionProblem& problem) {
+  return problem.dtype == DType::bfloat16 && !problem.expression.given();
+}
 
 Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   Tiles tiles;

@@ -2,6 +2,7 @@
 #include "cpu/modifier_gradients.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 #include "call/checked.h"
@@ -62,6 +63,62 @@ const std::atomic<std::int32_t>* BiasTurns::before(const BlockPlace& place) cons
     if (place.block < next.first_key_block - other->first_key_block) return at(*other, head, place.block);
   }
   return nullptr;
+}
+
+namespace {
+
+/// Every element, whatever the strides.
+void clear(const TensorView& tensor) {
+  std::array<std::int64_t, kMaxRank> extents{1, 1, 1, 1};
+  std::array<std::int64_t, kMaxRank> strides{};
+  std::copy_n(tensor.shape.begin(), tensor.rank, extents.begin());
+  std::copy_n(tensor.strides.begin(), tensor.rank, strides.begin());
+  auto* const data = static_cast<float*>(tensor.data);
+  for (std::int64_t a = 0; a < extents[0]; ++a) {
+    for (std::int64_t b = 0; b < extents[1]; ++b) {
+      for (std::int64_t c = 0; c < extents[2]; ++c) {
+        float* const row = data + a * strides[0] + b * strides[1] + c * strides[2];
+        for (std::int64_t i = 0; i < extents[3]; ++i) row[i * strides[3]] = 0.0F;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+CaptureTurns::CaptureTurns(const CallPlan& plan, const AttentionProblem& problem, std::atomic<std::int32_t>* turns)
+    : wanted_(problem.expression.gradients != 0), heads_kv_(problem.heads_kv), turns_(turns) {
+  if (!wanted_) return;
+  const CallExpressions& call = *plan.expressions;
+  const expression::Graph& graph = call.formula->graph();
+  const auto all_read_by = [&](expression::Variable variable) {
+    return std::ranges::all_of(call.reads, [&](const expression::Read& read) {
+      return std::ranges::any_of(graph[read.load].inputs(), [&](expression::Id index) {
+        return graph[index].op == expression::Op::variable && graph[index].which == static_cast<int>(variable);
+      });
+    });
+  };
+  by_head_ = all_read_by(expression::Variable::head) || all_read_by(expression::Variable::head_kv);
+  by_batch_ = all_read_by(expression::Variable::batch);
+}
+
+void CaptureTurns::start(const Batch& batch, std::span<const TensorView> d_captures) const {
+  if (!wanted_) return;
+  for (const TensorView& gradient : d_captures) {
+    if (gradient.given()) clear(gradient);
+  }
+  for (std::int64_t index = 0; index < batch.key_blocks * heads_kv_; ++index) {
+    new (turns_ + index) std::atomic<std::int32_t>(0);
+  }
+}
+
+CaptureTurn CaptureTurns::of(const BlockPlace& place) const {
+  if (!wanted_) return {};
+  // In the order in which tasks are handed out: blocks of keys one after another, heads side by side.
+  const std::int64_t index = (place.sequence.first_key_block + place.block) * heads_kv_ + place.head;
+  const std::int64_t before = index - (by_head_ ? heads_kv_ : 1);
+  const std::int64_t first = by_batch_ ? place.sequence.first_key_block * heads_kv_ : 0;
+  return {.before = before < first ? nullptr : turns_ + before, .own = turns_ + index};
 }
 
 }  // namespace strobe::cpu

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <span>
 
 #include "cpu/call.h"
 #include "cpu/kernels/task.h"
+#include "cpu/plan.h"
 
 namespace strobe::cpu {
 
@@ -44,6 +46,27 @@ class BiasTurns {
   const AttentionProblem& problem_;
   const Batch& batch_;
   std::atomic<std::int32_t>* turns_;  // [key blocks over the batch, heads_kv]; null: nobody waits
+};
+
+/// Gradients of captures: every task of a block of keys adds to elements that others may share, in the order of the
+/// tasks, so that sums have the same bits whatever thread runs what. Heads and sequences whose elements are their own
+/// do not wait for one another.
+class CaptureTurns {
+ public:
+  /// `turns` is an element for each block of keys over the batch and key head.
+  CaptureTurns(const CallPlan& plan, const AttentionProblem& problem, std::atomic<std::int32_t>* turns);
+
+  /// Zeros the gradients; before any key block's task.
+  void start(const Batch& batch, std::span<const TensorView> d_captures) const;
+
+  CaptureTurn of(const BlockPlace& place) const;
+
+ private:
+  bool wanted_;
+  bool by_head_ = false;   // every element belongs to one query head
+  bool by_batch_ = false;  // or to one sequence
+  std::int64_t heads_kv_;
+  std::atomic<std::int32_t>* turns_;
 };
 
 }  // namespace strobe::cpu

@@ -56,6 +56,22 @@ const float* GroupModifiers::sinks(std::int64_t group) const {
   return static_cast<const float*>(modifiers_.sink.data) + first_head(group);
 }
 
+ExpressionTask GroupModifiers::expression(const CallExpressions* call, const Sequence& sequence, std::int64_t batch,
+                                          std::int64_t group, std::byte* memory) const {
+  if (call == nullptr) return {};
+  const auto number = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+  return {.call = call,
+          .captures = modifiers_.captures.data(),
+          .memory = memory,
+          .batch = number(batch),
+          .head = number(first_head(group)),
+          .head_kv = number(first_head(group) / heads_per_key_head(problem_)),
+          .q_len = number(sequence.q.length),
+          .k_len = number(sequence.k.length),
+          .first_position = number(sequence.q.offset),
+          .first_key = number(sequence.k.offset)};
+}
+
 GroupRows<float*> GroupModifiers::d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const {
   if (!d_bias.given()) return {};
   return bias_rows(static_cast<float*>(d_bias.data), d_bias, batch, group);

@@ -23,6 +23,9 @@ class GroupModifiers {
   ScoreTerms terms(std::int64_t batch, std::int64_t group) const;
   GroupDropout dropout(const Sequence& sequence, std::int64_t batch, std::int64_t group) const;
   const float* sinks(std::int64_t group) const;  // null: none
+  /// `call` is null where the problem has no expressions; `memory` is the worker's.
+  ExpressionTask expression(const CallExpressions* call, const Sequence& sequence, std::int64_t batch,
+                            std::int64_t group, std::byte* memory) const;
 
   /// The gradient's rows, laid out as the bias's.
   GroupRows<float*> d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const;

@@ -123,7 +123,8 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
   }
   return plan.bfloat16_serves() ? std::max(bf16::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes(),
                                            bf16::NormalizerScratch(nullptr, d).arena.bytes())
-                                : std::max(BackwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes(),
+                                : std::max(BackwardScratch(nullptr, d, dv, problem.expression.given(), plan.tiles, machine.kernels)
+                                               .arena.bytes(),
                                            NormalizerScratch(nullptr, d, machine.kernels).arena.bytes());
 }
 
@@ -141,6 +142,7 @@ std::string_view unit_text(bf16::Unit unit) {
 CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
   CallPlan plan;
   plan.threads = threads;
+  if (problem.expression.given()) plan.expressions = std::make_shared<const CallExpressions>(problem);
   plan.few_queries = plan_few_queries(problem, machine, threads);
   // What the bfloat16 kernels have: no JVP.
   const bool has_bfloat16 = problem.pass == Pass::backward || (problem.pass == Pass::forward && !problem.row_invariant);

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "call/problem.h"
 #include "cpu/bfloat16/unit.h"
+#include "cpu/expression/panel.h"
 #include "cpu/few_queries_plan.h"
 #include "cpu/kernels/task.h"
 
@@ -34,6 +36,9 @@ struct CallPlan {
   std::int64_t dq_rows = 0;         // of a block of query rows in the dQ sums, padded
   std::int64_t dq_columns = 0;      // head_dim, padded
   std::size_t worker_bytes = 0;     // scratch memory of each worker
+  std::shared_ptr<const CallExpressions> expressions;  // null: the call has none
+
+  std::int64_t expression_bytes() const { return expressions == nullptr ? 0 : expressions->bytes(); }  // a worker
   std::size_t workspace_bytes = 0;  // of the whole call
 
   bool bfloat16_serves() const { return bfloat16 != bf16::Unit::none; }

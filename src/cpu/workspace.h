@@ -36,6 +36,8 @@ struct Workspace {
         few_query_groups(head_groups(problem)),
         few_query_floats(plan.few_queries.state_floats),
         few_query_runs(plan.few_queries.runs),
+        capture_turns_count(problem.expression.gradients != 0 ? plan.key_tasks : 0),
+        expression_bytes(plan.expression_bytes()),
         worker_bytes(static_cast<std::int64_t>(plan.worker_bytes)),
         threads(plan.threads),
         arena(memory) {}
@@ -50,6 +52,8 @@ struct Workspace {
   const std::int64_t few_query_groups;  // of heads
   const std::int64_t few_query_floats;  // of one chunk and group
   const std::int64_t few_query_runs;
+  const std::int64_t capture_turns_count;  // blocks of keys, over batch and key heads
+  const std::int64_t expression_bytes;     // of a worker
   const std::int64_t worker_bytes;
   const std::int64_t threads;
   Arena arena;
@@ -60,11 +64,15 @@ struct Workspace {
   float* const dq = arena.take<float>(dq_blocks, dq_block);  // [dq_blocks, dq_rows, dq_columns] sums
   std::atomic<std::int32_t>* const turns = arena.take<std::atomic<std::int32_t>>(row_blocks);
   std::atomic<std::int32_t>* const bias_turns = arena.take<std::atomic<std::int32_t>>(key_tasks);
+  std::atomic<std::int32_t>* const capture_turns = arena.take<std::atomic<std::int32_t>>(capture_turns_count);
   float* const few_query_states = arena.take<float>(few_query_chunks, few_query_groups,
                                                     few_query_floats);  // [chunk, group of heads] FewQueriesState
   std::atomic<std::int64_t>* const chunks_left = arena.take<std::atomic<std::int64_t>>(batch, few_query_runs);
   std::byte* const scratch = arena.take<std::byte>(worker_bytes, threads);
 
+  std::byte* const expressions = arena.take<std::byte>(expression_bytes, threads);
+
+  std::byte* expressions_of(int worker) const { return expressions + worker * expression_bytes; }
   std::byte* scratch_of(int worker) const { return scratch + worker * worker_bytes; }
 };
 

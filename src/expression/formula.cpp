@@ -171,6 +171,11 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
                   fmt::format("score: with its derivatives the text has {} operations, of which {} are the most",
                               formula->graph_.size(), kMostDerived));
   }
+  if (formula->reads_.size() > kMostReads) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("score: the text reads real captures at {} places, of which {} are the most",
+                              formula->reads_.size(), kMostReads));
+  }
   formula->hash_ = formula->hash_of_all();
   for (const Capture& capture : captures) {
     formula->text_ += fmt::format("{} {} of {} dimensions; ", name_of(capture.dtype), capture.name, capture.rank);

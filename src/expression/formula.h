@@ -18,6 +18,8 @@
 
 namespace strobe::expression {
 
+inline constexpr std::size_t kMostReads = 16;  // of real captures by a score
+
 /// How the gradient of a capture is summed from the pairs of queries and keys, by the indices that read it.
 enum class Pattern : std::uint8_t {
   none,      // nothing real is read of it

@@ -73,11 +73,12 @@ class ForwardBlock : protected QueryBlock {
 
   /// Keys [key_begin, key_end) against every panel of queries.
   void tile(std::int64_t key_begin, std::int64_t key_end) {
-    pack_tile(key_begin, key_end);
     const std::int64_t count = key_end - key_begin;
+    if (visibility({.row = task_.row_begin, .rows = rows_}, key_begin, 0, count) == TileVisibility::hidden) return;
+    pack_tile(key_begin, key_end);
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     const bool hidden_poison =
-        hides_any(key_begin, key_end) && !all_finite(scratch_.values, value_layout_, round_up(count, kStrip), dv_);
+        (hides_any(key_begin, key_end) || task_.expression.has_mask()) && !all_finite(scratch_.values, value_layout_, round_up(count, kStrip), dv_);
     for_each_panel(key_begin, [&](const Part& rest) { panel(rest, key_begin, count, hidden_poison); });
   }
 
@@ -115,17 +116,22 @@ class ForwardBlock : protected QueryBlock {
     const int vectors = panel_vectors(rest.rows);
     const PanelKeys keys = panel_keys(rest, key_begin, count);
     if (keys.first >= keys.last) return;
+    const TileVisibility seen = visibility({.row = rest.row, .rows = std::min(kPanel, rest.rows)}, key_begin,
+                                           keys.first, std::min(keys.last, count));
+    if (seen == TileVisibility::hidden) return;
 
     with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, keys.first, keys.last); });
     if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, keys.first, keys.last, task_.score_scale.capped);
     if (task_.score_scale.capped) cap_scores(scratch_.scores, keys.first, keys.last, task_.score_scale.softcap_scale);
-    softmax(rest, key_begin, count, keys);
+    softmax(rest, key_begin, count, keys, seen);
     if (task_.dropout.given) drop(rest, key_begin, keys.first, keys.last, scratch_.scores);
     add_values(rest, key_begin, keys, hidden_poison);
   }
 
   /// Scores of the panel to probabilities, those of hidden keys to 0.
-  void softmax(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys) {
+  void softmax(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys,
+               TileVisibility seen = TileVisibility::full) {
+    if (task_.expression.given()) return softmax_of_text(rest, key_begin, count, keys, seen);
     if (task_.terms.given()) return softmax_of_terms(rest, key_begin, count, keys.first, keys.last, keys.masked);
     const int vectors = panel_vectors(rest.rows);
     if (keys.masked) hide(rest, key_begin, keys, scratch_.scores, -kInfinity);
@@ -137,7 +143,7 @@ class ForwardBlock : protected QueryBlock {
     const std::int64_t lane = rest.lane;
     const int vectors = panel_vectors(rest.rows);
     bool& summed = scratch_.summed[lane / kPanel];
-    if (keys.masked && hidden_poison) {
+    if ((keys.masked || task_.expression.has_mask()) && hidden_poison) {
       if (!summed) clear_output(lane);
       add_visible_values(rest, vectors, keys.first, keys.last, key_begin);
     } else {
@@ -191,6 +197,42 @@ class ForwardBlock : protected QueryBlock {
   /// The same of products that become scores first, which ALiBi or a bias joins.
   void softmax_of_terms(const Part& rest, std::int64_t key_begin, std::int64_t count, std::int64_t first,
                         std::int64_t last, bool masked) {
+    add_terms(rest, key_begin, count, first, last, masked,
+              [&](int n, Vec top) { exponentiate(rest.lane, n * kLanes, first, last, top); });
+  }
+
+  /// The same where a text has its say after the terms.
+  void softmax_of_text(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys,
+                       TileVisibility seen) {
+    add_terms(rest, key_begin, count, keys.first, keys.last, false, [](int, Vec) {});
+    const ExpressionPanel panel = expression_panel({.row = rest.row, .rows = std::min(kPanel, rest.rows)}, key_begin,
+                                                   keys.first, std::min(keys.last, count), keys.last - keys.first);
+    transform_scores(task_.expression, panel, seen == TileVisibility::partial, scratch_.scores + keys.first * kPanel);
+    if (keys.masked) hide(rest, key_begin, keys, scratch_.scores, -kInfinity);
+    softmax(rest.lane, panel_vectors(rest.rows), keys.first, keys.last);
+  }
+
+  /// Keys [first, last) of the tile, which has `along` of them with those that only fill strips.
+  ExpressionPanel expression_panel(const Part& rows, std::int64_t key_begin, std::int64_t first, std::int64_t last,
+                                   std::int64_t along) const {
+    return {.row = rows.row,
+            .rows = rows.rows,
+            .group = task_.q.group,
+            .key = key_begin + first,
+            .keys = last - first,
+            .along = along,
+            .width = kPanel};
+  }
+
+  TileVisibility visibility(const Part& rows, std::int64_t key_begin, std::int64_t first, std::int64_t last) const {
+    if (!task_.expression.has_mask()) return TileVisibility::full;
+    return tile_visibility(task_.expression, expression_panel(rows, key_begin, first, last, last - first));
+  }
+
+  /// Products become scores. finish(n, top) follows for each vector of queries with their largest.
+  template <class Finish>
+  void add_terms(const Part& rest, std::int64_t key_begin, std::int64_t count, std::int64_t first, std::int64_t last,
+                 bool masked, const Finish& finish) {
     const TermsPanel terms{.terms = task_.terms,
                            .diagonal = task_.visible.diagonal,
                            .group = task_.q.group,
@@ -212,9 +254,7 @@ class ForwardBlock : protected QueryBlock {
                       scratch_.scores + n * kLanes);
       }
     }
-    for (int n = 0; n < vectors; ++n) {
-      exponentiate(rest.lane, n * kLanes, first, last, lanes[n]->top());
-    }
+    for (int n = 0; n < vectors; ++n) finish(n, lanes[n]->top());
   }
 
   /// P = exp2(factor (S - max)) for one vector of queries, at `lane` of the panel that begins at `panel`, whose largest
@@ -264,12 +304,18 @@ class ForwardBlock : protected QueryBlock {
         for (std::int64_t key = first; key < last; ++key) {
           const Vec value = hn::Set(d, value_tile(key, c)[key % kStrip * kStrip + c % kStrip]);
           const Vec p = hn::Load(d, scratch_.scores + key * kPanel + n * kLanes);
-          sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(value, p, sum), sum);
+          sum = hn::IfThenElse(hn::And(visible.contains(key), shown(p)), hn::MulAdd(value, p, sum), sum);
         }
         if (task_.eight_bit.given()) sum = hn::Mul(sum, factor);
         hn::Store(hn::MulAdd(hn::Load(d, out), hn::Load(d, scratch_.rescale + n * kLanes), sum), d, out);
       }
     }
+  }
+
+  /// A text hides pairs by a probability of 0, which one that is shown may have as well; NaN is shown.
+  HWY_INLINE hn::Mask<Floats> shown(Vec p) const {
+    const Vec zero = hn::Zero(Floats());
+    return task_.expression.has_mask() ? hn::Ne(p, zero) : hn::Eq(zero, zero);
   }
 
   void finish() {

@@ -83,6 +83,16 @@ class RowNormalizing {
                              .more_rows = 0};
       add_row_terms(panel, scale.scale, 0, kLanes, scores);
     }
+    if (task_.expression.given()) {
+      const ExpressionPanel panel{.row = row,
+                                  .rows = 1,
+                                  .group = task_.q.group,
+                                  .key = key,
+                                  .keys = std::min(kLanes, task_.visible.keys - key),
+                                  .along = 1,
+                                  .width = kLanes};
+      transform_scores(task_.expression, panel, true, scores);
+    }
     return hn::IfThenElse(seen, hn::Load(d, scores), hidden);
   }
 

@@ -115,7 +115,7 @@ struct NormalizerScratch {
 
 /// Of backward-inl.h.
 struct BackwardScratch {
-  BackwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles,
+  BackwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool has_text, Tiles tiles,
                   const KernelTraits& kernels)
       : traits(kernels),
         columns(round_up(head_dim, traits.strip)),
@@ -125,6 +125,7 @@ struct BackwardScratch {
         m(round_up(tiles.block_m, traits.row_multiple)),
         n(round_up(tiles.block_n, traits.panel)),
         words(keep_words(tiles.block_n)),
+        text_rows(has_text ? m : 0),
         arena(memory) {}
 
   const KernelTraits traits;
@@ -135,6 +136,7 @@ struct BackwardScratch {
   const std::int64_t m;             // rows of a block, padded
   const std::int64_t n;             // keys of a block, in whole panels
   const std::int64_t words;         // of kept keys in a row
+  const std::int64_t text_rows;
   Arena arena;
 
   float* const keys = arena.take<float>(n, columns);            // K^T, panels
@@ -154,6 +156,11 @@ struct BackwardScratch {
   float* const row = arena.take<float>(pack_buffer(widest, traits));  // rows on their way in or out
   float* const terms = arena.take<float>(m, traits.panel);          // of one panel; then dS before the softcap's slope
   std::uint32_t* const kept = arena.take<std::uint32_t>(m, words);  // of dropout: KeptKeys
+  // Of one panel where a text makes the scores, else empty.
+  float* const text_scores = arena.take<float>(text_rows, traits.panel);
+  float* const text_slopes = arena.take<float>(text_rows, traits.panel);
+  float* const given_scores = arena.take<float>(text_rows, traits.panel);  // that the text is given
+  float* const d_text = arena.take<float>(text_rows, traits.panel);        // gradients of text_scores
 };
 
 }  // namespace strobe::cpu

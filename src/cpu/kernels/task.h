@@ -12,6 +12,7 @@
 #include "call/arithmetic.h"
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
+#include "cpu/expression/panel.h"
 #include "cpu/kernels/paged_rows.h"
 #include "kernels/math/philox.h"
 #include "strobe/attention.h"
@@ -177,6 +178,7 @@ struct ForwardTask {
   BlockMask blocks;
   TreeMask tree;
   ScoreTerms terms;
+  ExpressionTask expression;
   GroupDropout dropout;
   const float* sinks = nullptr;  // one for each head of the group; null: none
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
@@ -185,10 +187,11 @@ struct ForwardTask {
   bool row_invariant = false;    // few queries: sums in the order of forward-inl.h, with tiles of kFewQueriesKeys
   Tiles tiles;
 
-  // The softmax works on products, on their tanh under softcap, and on scores where terms join them. Differences of
+  // The softmax works on products, on their tanh under softcap, and on scores where terms or texts join. Differences of
   // these are exact where they matter, however large they are: no factor is applied before the maximum is subtracted.
-  float exponent_factor() const { return terms.given() ? kLog2E : score_scale.scale_log2; }
-  float score_factor() const { return terms.given() ? 1.0F : score_scale.scale; }
+  bool works_on_scores() const { return terms.given() || expression.given(); }
+  float exponent_factor() const { return works_on_scores() ? kLog2E : score_scale.scale_log2; }
+  float score_factor() const { return works_on_scores() ? 1.0F : score_scale.scale; }
 };
 
 /// A forward's task with the tangents of its operands.
@@ -223,6 +226,7 @@ struct BackwardQueries {
   std::int64_t rows = 0;
   BlockMask blocks;
   ScoreTerms terms;
+  ExpressionTask expression;
   GroupDropout dropout;
   GroupRows<float*> d_bias;  // data null: not wanted
 
@@ -239,6 +243,7 @@ struct BackwardQueries {
     if (terms.alibi_slopes != nullptr) ++terms.alibi_slopes;
     terms.bias = terms.bias.next_head(terms.bias_dtype);
     ++dropout.head;
+    ++expression.head;
     d_bias = d_bias.next_head(DType::float32);
   }
 };
@@ -251,11 +256,18 @@ struct BiasTurn {
   std::atomic<std::int32_t>* own = nullptr;  // null: nobody waits
 };
 
+/// Gradients of captures that tasks share, which add to them one after another; both null: no gradient is wanted.
+struct CaptureTurn {
+  const std::atomic<std::int32_t>* before = nullptr;  // 1: the task before is done; null: there is none
+  std::atomic<std::int32_t>* own = nullptr;
+};
+
 struct BackwardTask {
   DType dtype = DType::float32;
   BackwardQueries queries;
   std::int64_t heads = 1;  // more than 1: groups of one head that share the keys, `queries` being the first
   BiasTurn bias_turn;
+  CaptureTurn capture_turn;
   ConstRows k;
   ConstRows v;
   MutableRows dk;
@@ -296,6 +308,7 @@ struct NormalizerTask {
   ScoreScale score_scale;
   BlockMask blocks;
   ScoreTerms terms;
+  ExpressionTask expression;
   const float* sinks = nullptr;  // one for each head of the group; null: none
 };
 
