@@ -95,7 +95,7 @@ std::string_view name_of(Op op) {
 std::string suggestion(std::string_view name, std::span<const std::string> known) {
   if (name.size() > 64) return {};
   std::string_view best;
-  std::size_t fewest = name.size() < 3 ? 1 : 2;  // edits that are a slip
+  std::size_t fewest = name.size() < 5 ? 1 : 2;  // edits that are a slip
   const auto consider = [&](std::string_view other) {
     const std::size_t count = edits(name, other);
     if (count > fewest || count >= std::max(name.size(), other.size())) return;

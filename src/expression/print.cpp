@@ -58,6 +58,10 @@ class Printer {
       case Op::negate:
       case Op::logical_not: return fmt::format("{}{}", name_of(node.op), text(a, kSign));
       case Op::multiply:
+        if (graph_[b].op == Op::literal) {  // a literal factor comes first
+          return fmt::format("{} * {}", text(b, kProduct), text(a, kSign));
+        }
+        [[fallthrough]];
       case Op::divide:
       case Op::floor_divide:
       case Op::remainder:
@@ -72,10 +76,11 @@ class Printer {
     return fmt::format("{}({}, {})", name_of(node.op), text(a, kChoice), text(b, kChoice));
   }
 
-  /// Negative summands come last, as differences.
+  /// Literals come last, and negative summands as differences.
   std::string sum(Id a, Id b) {
     const auto negated = [&](Id id) { return graph_[id].op == Op::negate; };
-    if (negated(a) && !negated(b)) std::swap(a, b);
+    const auto is_late = [&](Id id) { return negated(id) || graph_[id].op == Op::literal; };
+    if (is_late(a) && !is_late(b)) std::swap(a, b);
     if (negated(b)) return fmt::format("{} - {}", text(a, kSum), text(graph_[b].children[0], kProduct));
     const Node& last = graph_[b];
     if (last.op == Op::literal && last.value < 0.0 && std::isfinite(last.value)) {

@@ -6,7 +6,7 @@
 namespace strobe::reference {
 
 HeadModifiers::HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
-                             const SequenceRows& rows, std::int64_t head, std::int64_t heads_q)
+                             const SequenceRows& rows, std::int64_t head, std::int64_t heads_q, std::int64_t heads_kv)
     : given_(given),
       sequence_(rows.sequence),
       position_q_(rows.position_q),
@@ -14,7 +14,8 @@ HeadModifiers::HeadModifiers(const ScoreModifiers& given, const AttentionOptions
       head_(head),
       dropout_(dropout_key(options.dropout, numbers_of(random, options.dropout).seed,
                            numbers_of(random, options.dropout).offset)),
-      dropout_head_(dropout_head(random, heads_q, rows.sequence, head)) {}
+      dropout_head_(dropout_head(random, heads_q, rows.sequence, head)),
+      text_(given, rows, head, head / (heads_q / heads_kv)) {}
 
 std::int64_t HeadModifiers::shared_offset(const ConstTensorView& view) const {
   return (view.shape[0] == 1 ? 0 : sequence_ * view.strides[0]) + (view.shape[1] == 1 ? 0 : head_ * view.strides[1]);

@@ -7,15 +7,16 @@
 
 #include "kernels/math/philox.h"
 #include "reference/tensors.h"
+#include "reference/text.h"
 #include "strobe/attention.h"
 
 namespace strobe::reference {
 
 class HeadModifiers {
  public:
-  /// Head `head` of `heads_q` in the sequence of `rows`.
+  /// Head `head` of `heads_q`, which reads one of `heads_kv` key heads, in the sequence of `rows`.
   HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
-                const SequenceRows& rows, std::int64_t head, std::int64_t heads_q);
+                const SequenceRows& rows, std::int64_t head, std::int64_t heads_q, std::int64_t heads_kv);
 
   /// The same with ForwardArguments::tree_mask, which may not be given, for a sequence whose first query is row
   /// `first_q` of a packed q.
@@ -37,6 +38,8 @@ class HeadModifiers {
   /// Whether a query sees key `node` of the sequence's last, as many as it has queries.
   bool shows_node(std::int64_t query, std::int64_t node) const;
 
+  const HeadText& text() const { return text_; }
+
   bool has_dropout() const { return dropout_.threshold != 0; }
   double keep_probability() const { return static_cast<double>(dropout_.keep_probability()); }
   /// What dropout multiplies a probability by: 0, or one over the probability of being kept.
@@ -57,6 +60,7 @@ class HeadModifiers {
   unsigned dropout_head_ = 0;  // the head's number
   ConstTensorView tree_mask_;
   std::int64_t tree_offset_ = 0;  // of the first query
+  HeadText text_;
 };
 
 }  // namespace strobe::reference

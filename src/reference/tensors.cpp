@@ -59,8 +59,11 @@ double load(const ConstTensorView& view, std::int64_t offset) {
     case DType::bfloat16: return load_as<bfloat16>(view.data, offset);
     case DType::float8_e4m3: return load_as<float8_e4m3>(view.data, offset);
     case DType::int8: return static_cast<const std::int8_t*>(view.data)[offset];
-    default: return 0.0;
+    case DType::uint8: return static_cast<const std::uint8_t*>(view.data)[offset];
+    case DType::int32: return static_cast<const std::int32_t*>(view.data)[offset];
+    case DType::int64: return static_cast<double>(static_cast<const std::int64_t*>(view.data)[offset]);
   }
+  return 0.0;
 }
 
 std::int64_t element_count(const ConstTensorView& view) {

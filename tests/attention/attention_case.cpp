@@ -94,6 +94,7 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
     out << " tree";
     if (attention.tree->random_bits) out << " of random bits, visible " << attention.tree->visible;
   }
+  if (attention.text) out << " score \"" << attention.text->score << "\" mask \"" << attention.text->mask << '"';
   if (attention.options.dropout != 0.0F) {
     const RandomState& random = attention.random;
     out << " random " << random.seed << ' ' << random.offset << " at " << random.first_batch << ' ' << random.first_head
@@ -136,6 +137,7 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("alibi", attention.alibi != Alibi::none);
   add("bias", attention.bias.has_value());
   add("d_bias", attention.bias && attention.bias->wants_gradient && backward);
+  add("text", attention.text.has_value());
   add("sink", attention.has_sink);
   add("d_sink", attention.has_sink && attention.wants_d_sink && backward);
   add("block_mask", attention.blocks.has_value());

@@ -10,6 +10,7 @@
 
 #include "guarded_tensor.h"
 #include "strobe/attention.h"
+#include "texts.h"
 
 namespace strobe::test {
 
@@ -77,6 +78,7 @@ struct AttentionCase {
   std::optional<BiasCase> bias;
   std::optional<BlockCase> blocks;
   std::optional<TreeCase> tree;
+  std::optional<TextCase> text;
   bool has_sink = false;
   RandomState random;  // of the dropout
   bool wants_lse = true;

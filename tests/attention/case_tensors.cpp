@@ -50,7 +50,8 @@ void mark_head(const AttentionCase& attention, const ForwardArguments& arguments
                std::int64_t head, Used& used) {
   const std::int64_t head_kv = head / (attention.heads_q / attention.heads_kv);
   const auto modifiers =
-      reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows, head, attention.heads_q)
+      reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows, head, attention.heads_q,
+                               attention.heads_kv)
           .with_tree(arguments.tree_mask, rows.first_q);
   const auto& shape = arguments.modifiers.bias.shape;
   const std::int64_t plane =
@@ -100,6 +101,7 @@ CaseTensors::CaseTensors(const AttentionCase& attention) : case_(attention), ran
   fill_inputs();
   fill_modifiers();
   fill_tree();
+  make_text();
   forget_hidden();
 }
 
@@ -181,6 +183,24 @@ void CaseTensors::fill_tree() {
   }
 }
 
+void CaseTensors::make_text() {
+  if (!case_.text) return;
+  function_ = case_.text->function();
+  for (const CapturedTensor& capture : case_.text->captures) {
+    GuardedTensor tensor = make(capture.type.dtype, capture.shape);
+    for (std::int64_t index = 0; index < tensor.size(); ++index) {
+      const bool real = capture.largest == 0;
+      if (capture.type.dtype == DType::int64) {
+        tensor.set_bits(index, static_cast<std::uint64_t>(random_.integer(-1, capture.largest)));
+      } else {
+        tensor.set(index, real ? random_.normal() : static_cast<double>(random_.integer(0, capture.largest)));
+      }
+    }
+    captures.push_back(std::move(tensor));
+    d_captures.push_back(capture.wants_gradient ? make(DType::float32, capture.shape) : GuardedTensor());
+  }
+}
+
 void CaseTensors::fill_inputs() {
   for (GuardedTensor* input : {&q, &k, &v, &d_o, &d_lse}) {
     for (std::int64_t index = 0; index < input->size(); ++index) input->set(index, draw(case_.values, random_));
@@ -239,6 +259,12 @@ ScoreModifiers CaseTensors::modifiers(const Place& place) const {
   ScoreModifiers modifiers{
       .alibi_slopes = place(alibi_slopes), .bias = place(bias), .sink = place(sink), .block_mask = place(block_mask)};
   if (case_.blocks) modifiers.block_size = case_.blocks->size;
+  if (function_) {
+    std::vector<ConstTensorView>& views = capture_views_.emplace_back();
+    for (const GuardedTensor& capture : captures) views.push_back(place(capture));
+    modifiers.function = &*function_;
+    modifiers.captures = views;
+  }
   return modifiers;
 }
 
@@ -260,6 +286,8 @@ ForwardArguments CaseTensors::forward_arguments(const Place& place) const {
 }
 
 BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
+  std::vector<TensorView>& gradients = gradient_views_.emplace_back();
+  for (const GuardedTensor& gradient : d_captures) gradients.push_back(place(gradient));
   return {.q = place(q),
           .k = place(k),
           .v = place(v),
@@ -274,16 +302,26 @@ BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
           .modifiers = modifiers(place),
           .random = case_.random,
           .d_bias = place(d_bias),
-          .d_sink = place(d_sink)};
+          .d_sink = place(d_sink),
+          .d_captures = gradients};
 }
 
 std::vector<GuardedTensor*> CaseTensors::inputs() {
-  return given({&q, &k, &v, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &tree_mask, &cu_seqlens_q,
-                &cu_seqlens_k, &seqused_q, &seqused_k, &offset_q, &offset_k});
+  std::vector<GuardedTensor*> all =
+      given({&q, &k, &v, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &tree_mask, &cu_seqlens_q,
+             &cu_seqlens_k, &seqused_q, &seqused_k, &offset_q, &offset_k});
+  for (GuardedTensor& capture : captures) all.push_back(&capture);
+  return all;
 }
 
 std::vector<GuardedTensor*> CaseTensors::forward_outputs() { return given({&o, &lse, &max_logits}); }
 
-std::vector<GuardedTensor*> CaseTensors::backward_outputs() { return given({&dq, &dk, &dv, &d_bias, &d_sink}); }
+std::vector<GuardedTensor*> CaseTensors::backward_outputs() {
+  std::vector<GuardedTensor*> all = given({&dq, &dk, &dv, &d_bias, &d_sink});
+  for (GuardedTensor& gradient : d_captures) {
+    if (gradient.view().given()) all.push_back(&gradient);
+  }
+  return all;
+}
 
 }  // namespace strobe::test

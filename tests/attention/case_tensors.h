@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <list>
+#include <optional>
 #include <vector>
 
 #include "attention_case.h"
@@ -30,6 +32,7 @@ class CaseTensors {
 
   GuardedTensor q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv;
   GuardedTensor alibi_slopes, bias, sink, block_mask, tree_mask, d_bias, d_sink;
+  std::vector<GuardedTensor> captures, d_captures;  // of the case's text; not given where it wants no gradient
   GuardedTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, offset_q, offset_k;
 
  private:
@@ -44,10 +47,15 @@ class CaseTensors {
   void fill_inputs();
   void fill_modifiers();
   void fill_tree();
+  void make_text();
   void forget_hidden();
   Sequences sequences(const Place& place) const;
   ScoreModifiers modifiers(const Place& place) const;
 
+  std::optional<ScoreFunction> function_;
+  // What the arguments of calls point to.
+  mutable std::list<std::vector<ConstTensorView>> capture_views_;
+  mutable std::list<std::vector<TensorView>> gradient_views_;
   AttentionCase case_;
   Random random_;
 };

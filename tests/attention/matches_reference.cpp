@@ -42,6 +42,9 @@ void expect_backward_matches(CaseTensors& tensors, const AttentionCase& attentio
   expect_within_bound(tensors.dv, expected.dv, "dv");
   expect_within_bound(tensors.d_bias, expected.d_bias, "d_bias");
   expect_within_bound(tensors.d_sink, expected.d_sink, "d_sink");
+  for (std::size_t i = 0; i < tensors.d_captures.size(); ++i) {
+    expect_within_bound(tensors.d_captures[i], expected.d_captures[i], attention.text->captures[i].type.name.c_str());
+  }
 }
 
 void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention, const Execution& execution) {

@@ -214,6 +214,11 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     attention.random.first_head = random.integer(0, 5);
     attention.random.heads = attention.random.first_head + attention.heads_q + random.integer(0, 3);
   }
+  if (limits.text && random.chance(0.25)) {
+    attention.text = random_text({attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows,
+                                  attention.k.rows},
+                                 random);
+  }
   attention.seed = seed;
   return attention;
 }

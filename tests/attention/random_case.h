@@ -32,6 +32,7 @@ struct EngineLimits {
   bool row_invariant = true;
   bool tree_mask = true;
   bool offsets = true;
+  bool text = true;  // score and mask expressions
   bool backward = true;
 };
 

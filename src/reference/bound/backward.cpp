@@ -15,6 +15,9 @@ struct SharedSums {
   BackwardResult& result;
   std::mutex& mutex;
   double sink_rows = 0.0;  // of q that a sequence uses: the terms of one sink's gradient
+  // Of each element of a capture: how many terms its gradient has, and the sum of their magnitudes.
+  std::vector<std::vector<double>> capture_terms{};
+  std::vector<std::vector<double>> capture_magnitudes{};
 };
 
 // One key head of one sequence, with the query heads that share it.
@@ -23,15 +26,17 @@ class HeadGroup {
   HeadGroup(const BackwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
             const SequenceRows& rows, std::int64_t head_kv);
 
-  void run(const SharedSums& shared);
+  void run(SharedSums& shared);
 
  private:
   void count_queries();
-  void add_query(std::int64_t query, std::int64_t head_q, const double* q, const double* d_o, const SharedSums& shared);
+  void add_query(std::int64_t query, std::int64_t head_q, const double* q, const double* d_o, SharedSums& shared);
   void add_query_gradient(std::int64_t query, std::int64_t head_q, const Scores& scores,
                           const std::vector<Bounded>& d_product, BackwardResult& result) const;
   void add_bias_gradient(std::int64_t query, const Head& head, const Scores& scores,
                          const std::vector<Bounded>& d_score, const SharedSums& shared) const;
+  void add_capture_gradients(std::int64_t query, const Head& head, const Scores& scores,
+                             const std::vector<Bounded>& d_text, SharedSums& shared) const;
   void add_sink_gradient(std::int64_t head_q, double sink, const ForwardRow& row, const Bounded& correction,
                          const SharedSums& shared) const;
   void store_keys(BackwardResult& result) const;
@@ -75,7 +80,9 @@ HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions&
       dv_(zeros(rows.seqlen_k * head_dim_v_)) {
   const std::int64_t group = heads_q_ / heads_of(arguments.k);
   for (std::int64_t head_q = head_kv * group; head_q < (head_kv + 1) * group; ++head_q) {
-    heads_.push_back({options, model, rows, {arguments.modifiers, options, arguments.random, rows, head_q, heads_q_}});
+    heads_.push_back(
+        {options, model, rows,
+         {arguments.modifiers, options, arguments.random, rows, head_q, heads_q_, heads_of(arguments.k)}});
   }
 }
 
@@ -145,7 +152,7 @@ void HeadGroup::add_sink_gradient(std::int64_t head_q, double sink, const Forwar
 }
 
 void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double* q, const double* d_o,
-                          const SharedSums& shared) {
+                          SharedSums& shared) {
   const Head& head = heads_[head_q % static_cast<std::int64_t>(heads_.size())];
   const Scores scores = scores_of(query, q, k_transposed_, head_dim_, head);
   const ForwardRow row = forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, model_);
@@ -156,12 +163,45 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
   const RowGradients gradients = row_gradients(scores, row, correction, d_o, v_transposed_, head);
   add_query_gradient(query, head_q, scores, gradients.d_product, shared.result);
   if (arguments_.d_bias.given()) add_bias_gradient(query, head, scores, gradients.d_score, shared);
+  if (!arguments_.d_captures.empty()) add_capture_gradients(query, head, scores, gradients.d_text, shared);
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
     const std::int64_t key = scores.keys[index];
     accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, gradients.d_product[index],
                gamma(queries_[key] + 3.0, model_.unit_roundoff) + model_.product_error, model_);
     accumulate(&dv_.value[key * head_dim_v_], &dv_.bound[key * head_dim_v_], d_o, head_dim_v_,
                gradients.probability[index], gamma(queries_[key], model_.unit_roundoff) + model_.product_error, model_);
+  }
+}
+
+void HeadGroup::add_capture_gradients(std::int64_t query, const Head& head, const Scores& scores,
+                                      const std::vector<Bounded>& d_text, SharedSums& shared) const {
+  for (std::size_t index = 0; index < d_text.size(); ++index) {
+    const Bounded& d_score = d_text[index];
+    if (d_score.value == 0.0 && d_score.error == 0.0) continue;
+    const std::vector<TextRead> reads = head.modifiers.text().reads(query, scores.keys[index], scores.given[index]);
+    const std::scoped_lock lock(shared.mutex);
+    for (const TextRead& read : reads) {
+      BoundedTensor& gradient = shared.result.d_captures[read.capture];
+      if (gradient.value.empty()) continue;
+      const double reach = (std::fabs(d_score.value) + d_score.error) *
+                           (std::fabs(read.derivative.value) + read.derivative.error);
+      const double value = d_score.value * read.derivative.value;
+      gradient.value[read.element] += value;
+      gradient.bound[read.element] += reach - std::fabs(value) + model_.underflow;
+      shared.capture_terms[read.capture][read.element] += 1.0;
+      shared.capture_magnitudes[read.capture][read.element] += reach;
+    }
+  }
+}
+
+// A product, and a sum in any order, of every term.
+void add_capture_roundings(const SharedSums& shared, const ArithmeticModel& model) {
+  for (std::size_t capture = 0; capture < shared.result.d_captures.size(); ++capture) {
+    std::vector<double>& bound = shared.result.d_captures[capture].bound;
+    for (std::size_t i = 0; i < bound.size(); ++i) {
+      bound[i] += gamma(shared.capture_terms[capture][i] + 1.0, model.unit_roundoff) *
+                  shared.capture_magnitudes[capture][i];
+    }
   }
 }
 
@@ -188,7 +228,7 @@ void HeadGroup::store_keys(BackwardResult& result) const {
   }
 }
 
-void HeadGroup::run(const SharedSums& shared) {
+void HeadGroup::run(SharedSums& shared) {
   count_queries();
   const auto group = static_cast<std::int64_t>(heads_.size());
   for (std::int64_t head_q = head_kv_ * group; head_q < (head_kv_ + 1) * group; ++head_q) {
@@ -209,15 +249,23 @@ BackwardResult backward(const BackwardArguments& arguments, const AttentionOptio
                         .dk = zeros(element_count(arguments.k)),
                         .dv = zeros(element_count(arguments.v)),
                         .d_bias = zeros(element_count(arguments.d_bias)),
-                        .d_sink = zeros(element_count(arguments.d_sink))};
+                        .d_sink = zeros(element_count(arguments.d_sink)),
+                        .d_captures = {}};
   const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
   const std::int64_t heads_kv = heads_of(arguments.k);
   std::mutex mutex;
   SharedSums shared{result, mutex};
+  for (const TensorView& gradient : arguments.d_captures) {
+    const std::int64_t count = gradient.given() ? element_count(gradient) : 0;
+    result.d_captures.push_back(zeros(count));
+    shared.capture_terms.emplace_back(count, 0.0);
+    shared.capture_magnitudes.emplace_back(count, 0.0);
+  }
   for (const SequenceRows& rows : sequences) shared.sink_rows += static_cast<double>(rows.seqlen_q);
   run_tasks(static_cast<std::int64_t>(sequences.size()) * heads_kv, threads, [&](std::int64_t task) {
     HeadGroup(arguments, options, model, sequences[task / heads_kv], task % heads_kv).run(shared);
   });
+  add_capture_roundings(shared, model);
   return result;
 }
 

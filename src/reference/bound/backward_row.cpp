@@ -55,6 +55,24 @@ Bounded summed(const Bounded& p, const ArithmeticModel& model, double keep) {
   return model.probabilities == model.passed_probabilities ? once : rounded(once, model.probabilities, keep);
 }
 
+// dS of the text, of the score that it was given and of the product: slopes join one after another, in any order.
+void add_through_text(const Scores& scores, std::size_t index, const Bounded& p, const Bounded& difference,
+                      const ArithmeticModel& model, double keep, RowGradients& result) {
+  if (std::isinf(scores.value[index]) && p.value == 0.0) {  // hidden, whatever the slopes are
+    result.d_text.push_back({});
+    result.d_score.push_back({});
+    result.d_product.push_back({});
+    return;
+  }
+  const Bounded text_slope{scores.text[index].slope.value, scores.text[index].slope.error};
+  const Bounded slope{scores.slope[index], scores.slope_error[index]};
+  result.d_text.push_back(product(passed(p, model), difference, model));
+  result.d_score.push_back(product(passed(product(p, text_slope, model), model), difference, model));
+  const Bounded both = product(text_slope, slope, model);
+  const Bounded sloped = passed(product(p, both, model), model);
+  result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities, keep));
+}
+
 }  // namespace
 
 Bounded row_correction(const ForwardRow& row, const double* d_o, double d_lse, const ArithmeticModel& model) {
@@ -95,6 +113,10 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     const Bounded difference{d_p[index] * factor - correction.value,
                              correction.error + (gamma(terms, u) + model.product_error) * magnitude +
                                  factor * lost[index] + terms * model.underflow * model.passed_scale};
+    if (!scores.text.empty()) {
+      add_through_text(scores, index, p, difference, model, keep, result);
+      continue;
+    }
     result.d_score.push_back(product(passed(p, model), difference, model));
     if (head.options.softcap > 0.0F) {  // whatever dP - D is multiplied with first, what passes has the slope in it
       const Bounded slope{scores.slope[index], scores.slope_error[index]};

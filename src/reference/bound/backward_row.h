@@ -14,7 +14,8 @@ namespace strobe::reference {
 /// In the order of Scores::keys. What feeds a second product is rounded as the engine rounds it.
 struct RowGradients {
   std::vector<Bounded> probability;  // P after dropout: dV sums it
-  std::vector<Bounded> d_score;      // dS, of the score that the bias joins
+  std::vector<Bounded> d_text;       // dS, of what the text made of the scores; empty without one
+  std::vector<Bounded> d_score;      // of the score that the bias joins
   std::vector<Bounded> d_product;    // dS times the slope of the softcap: dQ and dK sum it
 };
 

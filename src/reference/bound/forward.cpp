@@ -103,7 +103,8 @@ ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions&
                        .max_logits = filled(tasks, -kInfinity)};
   run_tasks(tasks, threads, [&](std::int64_t task) {
     const SequenceRows& rows = sequences[task / heads];
-    const HeadModifiers modifiers(arguments.modifiers, used, arguments.random, rows, task % heads, heads);
+    const HeadModifiers modifiers(arguments.modifiers, used, arguments.random, rows, task % heads, heads,
+                                  heads_of(arguments.k));
     forward_head(arguments, {used, model, rows, modifiers.with_tree(arguments.tree_mask, rows.first_q)}, task % heads,
                  result);
   });

@@ -153,7 +153,8 @@ JvpResult jvp(const JvpArguments& arguments, const AttentionOptions& options, co
   run_tasks(static_cast<std::int64_t>(sequences.size()) * heads, threads, [&](std::int64_t task) {
     const SequenceRows& rows = sequences[task / heads];
     const std::int64_t h = task % heads;
-    const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows, h, heads);
+    const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows, h, heads,
+                                  heads_of(arguments.k));
     const Head head{options, model, rows, modifiers};
     const Operands operands = operands_of(arguments, rows, h);
     for (std::int64_t query = 0; query < rows.seqlen_q; ++query) {

@@ -72,6 +72,19 @@ void apply_modifiers(Scores& scores, std::size_t index, std::int64_t query, cons
                          gamma(additions + 2.0, u) * std::fabs(bias) + (distance + 2.0) * head.model.underflow;
 }
 
+// s -> the text's. Its exponents are base 2, too: log2(e) and the product with it.
+void apply_text(Scores& scores, std::size_t index, std::int64_t query, const Head& head) {
+  const expression::Bounded given{scores.value[index], scores.error[index]};
+  const TextScore text = head.modifiers.text().apply(query, scores.keys[index], given);
+  scores.given.push_back(given);
+  scores.text.push_back(text);
+  scores.value[index] = text.value.value;
+  const double reach = std::fabs(text.value.value) + text.value.error;
+  scores.error[index] = std::isfinite(text.value.value) ? text.value.error + gamma(2.0, head.model.unit_roundoff) * reach
+                        : std::isinf(text.value.error)  ? text.value.error
+                                                        : 0.0;
+}
+
 }  // namespace
 
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
@@ -163,6 +176,7 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
         score_error(scores.value[index], magnitude, lost[index], scale, dimensions, roundings, head.model);
     if (head.options.softcap > 0.0F) apply_softcap(scores, index, head.options.softcap, head.model);
     if (head.modifiers.has_alibi() || head.modifiers.has_bias()) apply_modifiers(scores, index, query, head);
+    if (head.modifiers.text().has_score()) apply_text(scores, index, query, head);
     if (head.modifiers.has_dropout()) {
       scores.dropout[index] = head.modifiers.dropout_factor(query, scores.keys[index]);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of S = mask(softcap(scale * Q K^T) + modifiers) and how far float32 arithmetic may be from it.
+// One row of S = mask(text(softcap(scale * Q K^T) + modifiers)) and how far float32 arithmetic may be from it.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,13 @@ struct Head {
 struct Scores {
   std::vector<KeyRange> ranges;    // the visible keys
   std::vector<std::int64_t> keys;  // their positions, one by one, as all that follows
-  std::vector<double> value;       // s, after softcap, ALiBi and bias
+  std::vector<double> value;       // s, after softcap, ALiBi, bias and the text
   std::vector<double> error;       // bound on |computed s - s|
   double products = 0.0;           // that each dot product sums: head_dim
   std::vector<double> slope;       // derivative of the softcap, 1 without it
   std::vector<double> slope_error;
+  std::vector<TextScore> text;  // what the text made of `given`; empty without one
+  std::vector<expression::Bounded> given;
   std::vector<double> dropout;  // what dropout multiplies the probability by, 1 without it
   std::optional<double> sink;   // the logit that joins the row
   // 8-bit operands: the logarithm of what rounding a probability may change of exp(s); else empty.

@@ -46,6 +46,27 @@ std::vector<KeyRange> cut_by_tree(std::int64_t query, const SequenceRows& rows, 
   return visible;
 }
 
+std::vector<KeyRange> cut_by_text(std::int64_t query, const std::vector<KeyRange>& ranges, const HeadText& text) {
+  if (!text.has_mask()) return ranges;
+  std::vector<KeyRange> visible;
+  for (const KeyRange& range : ranges) {
+    for (std::int64_t key = range.begin; key < range.end; ++key) {
+      if (text.shows(query, key)) append({key, key + 1}, visible);
+    }
+  }
+  return visible;
+}
+
+std::vector<KeyRange> cut_by_blocks(std::int64_t query, const KeyRange& keys, const HeadModifiers& modifiers) {
+  std::vector<KeyRange> visible;
+  const std::int64_t size = modifiers.block_size();
+  for (std::int64_t block = keys.begin / size; block * size < keys.end; ++block) {
+    if (!modifiers.shows_block(query / size, block)) continue;
+    append({std::max(keys.begin, block * size), std::min(keys.end, (block + 1) * size)}, visible);
+  }
+  return visible;
+}
+
 }  // namespace
 
 std::int64_t center_of(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options) {
@@ -57,15 +78,10 @@ std::vector<KeyRange> visible_keys(std::int64_t query, const SequenceRows& rows,
                                    const HeadModifiers& modifiers) {
   const KeyRange keys = interval(center_of(query, rows, options), rows, options);
   if (keys.size() == 0) return {};
-  if (modifiers.has_tree()) return cut_by_tree(query, rows, {keys}, modifiers);
-  if (!modifiers.has_blocks()) return {keys};
-  std::vector<KeyRange> visible;
-  const std::int64_t size = modifiers.block_size();
-  for (std::int64_t block = keys.begin / size; block * size < keys.end; ++block) {
-    if (!modifiers.shows_block(query / size, block)) continue;
-    append({std::max(keys.begin, block * size), std::min(keys.end, (block + 1) * size)}, visible);
-  }
-  return visible;
+  std::vector<KeyRange> visible{keys};
+  if (modifiers.has_blocks()) visible = cut_by_blocks(query, keys, modifiers);
+  if (modifiers.has_tree()) visible = cut_by_tree(query, rows, visible, modifiers);
+  return cut_by_text(query, visible, modifiers.text());
 }
 
 }  // namespace strobe::reference

@@ -34,15 +34,20 @@ std::vector<std::int64_t> visible_keys(const Head& head, std::int64_t i) {
     if (head.modifiers.has_blocks() && !head.modifiers.shows_block(i / size, j / size)) continue;
     const std::int64_t node = j - (head.k.rows - head.q.rows);
     if (head.modifiers.has_tree() && node >= 0 && !head.modifiers.shows_node(i, node)) continue;
+    if (head.modifiers.text().has_mask() && !head.modifiers.text().shows(i, j)) continue;
     keys.push_back(j);
   }
   return keys;
 }
 
-/// s_ij and its derivative with respect to scale q_i.k_j.
+/// s_ij and its derivative with respect to scale q_i.k_j: the softcap's and the text's.
 struct Score {
   double value;
   double slope;
+  double text_slope = 1.0;
+  double given = 0.0;  // what the text is given
+
+  double whole_slope() const { return slope * text_slope; }
 };
 
 Score score(const Head& head, std::int64_t i, std::int64_t j) {
@@ -57,7 +62,9 @@ Score score(const Head& head, std::int64_t i, std::int64_t j) {
   const auto distance = static_cast<double>(std::abs(center_of(head, i) - j));
   if (head.modifiers.has_alibi()) s.value -= head.modifiers.slope() * distance;
   if (head.modifiers.has_bias()) s.value += head.modifiers.bias(i, j);
-  return s;
+  if (!head.modifiers.text().has_score()) return s;
+  const TextScore text = head.modifiers.text().apply(i, j, {s.value, 0.0});
+  return {text.value.value, s.slope, text.slope.value, s.value};
 }
 
 /// Z_ij: 0 with the dropout probability, else what keeps the expectation.
@@ -106,7 +113,7 @@ OutputTangents jvp(const Head& head, const HeadOutput& output, const HeadTangent
       for (std::int64_t c = 0; c < head.q.columns; ++c) {
         product += tangents.q(i, c) * head.k(j, c) + head.q(i, c) * tangents.k(j, c);
       }
-      const double s_tangent = head.scale * s.slope * product;
+      const double s_tangent = head.scale * s.whole_slope() * product;
       // 2. LSE'_i = sum_j P_ij s'_ij, and the sum_j P_ij Z_ij (v'_j + s'_ij v_j) of o'_i.
       const double p = std::exp(s.value - output.lse[i]);
       const double z = dropout_factor(head, i, j);
@@ -122,7 +129,7 @@ OutputTangents jvp(const Head& head, const HeadOutput& output, const HeadTangent
 }
 
 HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o,
-                       const std::vector<double>& d_lse) {
+                       const std::vector<double>& d_lse, bool wants_d_captures) {
   HeadGradients out{.dq{head.q.rows, head.q.columns},
                     .dk{head.k.rows, head.k.columns},
                     .dv{head.v.rows, head.v.columns},
@@ -143,9 +150,15 @@ HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix&
         out.dv(j, c) += p * z * d_o(i, c);
         dp += z * d_o(i, c) * head.v(j, c);
       }
-      // 3. dS_ij = P_ij (dP_ij - D_i), which is the bias's gradient; back through softcap and scale,
+      // 3. dS_ij = P_ij (dP_ij - D_i), through the text the bias's gradient; back through softcap and scale,
       // dq_i = sum_j dS_ij k_j (eq. 5) and dk_j = sum_i dS_ij q_i (eq. 6).
-      out.d_bias(i, j) = p * (dp - d);
+      const double ds = p == 0.0 ? 0.0 : p * (dp - d);
+      out.d_bias(i, j) = ds == 0.0 ? 0.0 : ds * s.text_slope;
+      if (wants_d_captures && ds != 0.0) {
+        for (const TextRead& read : head.modifiers.text().reads(i, j, {s.given, 0.0})) {
+          out.d_captures.push_back({read.capture, read.element, ds * read.derivative.value});
+        }
+      }
       const double d_product = head.scale * s.slope * out.d_bias(i, j);
       for (std::int64_t c = 0; c < head.q.columns; ++c) {
         out.dq(i, c) += d_product * head.k(j, c);

@@ -60,12 +60,20 @@ struct OutputTangents {
   std::vector<double> lse;
 };
 
+/// What a pair of a query and a key gives to the gradient of an element of a capture.
+struct CaptureGradient {
+  int capture;
+  std::int64_t element;  // row-major
+  double value;
+};
+
 struct HeadGradients {
   Matrix dq;
   Matrix dk;
   Matrix dv;
   Matrix d_bias;  // seqlen_q x seqlen_k
   double d_sink = 0.0;
+  std::vector<CaptureGradient> d_captures;
 };
 
 /// O = softmax(S) V and LSE.
@@ -75,6 +83,7 @@ HeadOutput forward(const Head& head);
 OutputTangents jvp(const Head& head, const HeadOutput& output, const HeadTangents& tangents);
 
 /// `d_o` and `d_lse` are the gradients of the loss with respect to O and LSE.
-HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o, const std::vector<double>& d_lse);
+HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o, const std::vector<double>& d_lse,
+                       bool wants_d_captures = false);
 
 }  // namespace strobe::reference::plain

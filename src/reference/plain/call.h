@@ -28,6 +28,7 @@ struct Gradients {
   std::vector<double> dv;
   std::vector<double> d_bias;
   std::vector<double> d_sink;
+  std::vector<std::vector<double>> d_captures;  // empty where none is wanted
 };
 
 /// What strobe::forward computes, of host tensors.

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Score and mask expressions of random cases.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "random.h"
+#include "strobe/expression.h"
+
+namespace strobe::test {
+
+/// A tensor that the texts read.
+struct CapturedTensor {
+  CaptureType type;
+  std::vector<std::int64_t> shape;
+  std::int64_t largest = 0;  // integers are from 0 to this; reals are normal
+  bool wants_gradient = false;
+};
+
+struct TextCase {
+  std::string score;
+  std::string mask;
+  std::vector<CapturedTensor> captures;
+
+  /// The function that the case's call is given.
+  ScoreFunction function() const;
+};
+
+/// What the shapes of captures follow.
+struct TextShape {
+  std::int64_t batch, heads_q, heads_kv, rows_q, rows_k;
+};
+
+/// One of a list that has every operation, pattern of indices and dtype of captures. Captures may be smaller than what
+/// indices reach.
+TextCase random_text(const TextShape& shape, Random& random);
+
+}  // namespace strobe::test

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "expression/cuda.h"
+#include "random_text.h"
+
+namespace strobe::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string code_of(const std::string& score, const std::string& mask) {
+  const auto formula = expression::Formula::parse(score, mask, captures());
+  EXPECT_TRUE(formula.ok()) << formula.status().message();
+  return formula.ok() ? expression::device_code(**formula) : "";
+}
+
+TEST(DeviceCode, HasWhatTheFormulaHas) {
+  const std::string both = code_of("score * vector[head]", "k <= q");
+  for (const char* const name : {"score_of(", "slope_of(", "for_each_read(", "shows(", "visibility("}) {
+    EXPECT_THAT(both, HasSubstr(name));
+  }
+  EXPECT_THAT(code_of("", "k <= q"), Not(HasSubstr("score_of(")));
+  EXPECT_THAT(code_of("score", ""), Not(HasSubstr("shows(")));
+}
+
+TEST(DeviceCode, DoesNotDependOnOrderOrSpaces) {
+  EXPECT_EQ(code_of("score + 2 * vector[head]", ""), code_of("score+2*vector [ head ]", ""));
+}
+
+TEST(DeviceCode, HasLiteralsToTheBit) {
+  EXPECT_THAT(code_of("score * 0.1", ""), HasSubstr("__uint_as_float(0x3dcccccdU)"));
+}
+
+TEST(DeviceCode, LooksAtIntegersOfATileAlone) {
+  EXPECT_THAT(code_of("", "float(q) * 0.5 < 3.0 && k <= q"), HasSubstr("any_boolean()"));
+}
+
+}  // namespace
+}  // namespace strobe::test
