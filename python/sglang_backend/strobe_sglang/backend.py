@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention of SGLang's layers: new keys and values into the pool, and the queries' attention over it."""
+
+from typing import TYPE_CHECKING, Any
+
+import strobe
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.attention.verify_mask import VerifyMask
+from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+from sglang.srt.mem_cache.layout.paged_view import paged_kv_view
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+from sglang.srt.runtime_context import get_exec
+from strobe.torch.ops import rows
+from torch import Tensor
+
+from strobe_sglang.limits import check_arguments, check_layer, check_runner
+from strobe_sglang.metadata import Held, Step, StepBuilder
+
+if TYPE_CHECKING:
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+_WITHOUT_CAUSAL_MASK = (AttentionType.ENCODER_ONLY, AttentionType.DECODER_BIDIRECTIONAL)
+
+
+class StrobeAttentionBackend(AttentionBackend):
+    """Exact attention on CPUs and, from compute capability 8.0 on, on GPUs; NotImplementedError where limits.py says."""
+
+    needs_cpu_seq_lens: bool = False
+
+    def __init__(self, runner: "ModelRunner") -> None:
+        super().__init__()
+        check_runner(runner)
+        self.device = runner.device
+        self.token_to_kv_pool = runner.token_to_kv_pool
+        self.req_to_token_pool = runner.req_to_token_pool
+        self.max_context_len = runner.model_config.context_len
+        self.page_size = runner.page_size
+        self.kv_cache_dtype = runner.kv_cache_dtype
+        self._builder = StepBuilder(runner)
+        self._held: Held | None = None
+        self._held_prompts: Held | None = None
+        self._chunk = runner.attention_chunk_size if runner.model_config.is_local_attention_model else 0
+        self._row_invariant = bool(get_exec().deterministic.enable_deterministic_inference)
+        self._one = torch.ones(1, 1, 1, dtype=torch.float32, device=runner.device)
+        self.forward_metadata: Step | None = None
+
+    def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
+        self.forward_metadata = self._builder.build(forward_batch)
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        self._held = self._builder.held(max_bs, max_num_tokens)
+
+    def init_forward_metadata_out_graph(self, forward_batch: ForwardBatch, in_capture: bool = False) -> None:
+        """Puts the batch where captured graphs read. Graphs of prompts have a fixed number of requests, that of their
+        first capture, and as many tokens as its batch."""
+        step = self._builder.build(forward_batch, captured=True)
+        if step is None:
+            self.forward_metadata = None
+            return
+        mode = forward_batch.forward_mode
+        if mode.is_extend() and not mode.is_target_verify():
+            if self._held_prompts is None:
+                self._held_prompts = self._builder.held(forward_batch.batch_size, forward_batch.positions.numel())
+            self.forward_metadata = self._held_prompts.hold(step)
+        else:
+            assert self._held is not None, "init_cuda_graph_state comes first"
+            self.forward_metadata = self._held.hold(step)
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    @property
+    def verify_mask(self) -> VerifyMask | None:
+        return self._builder.verify_mask
+
+    def support_triton(self) -> bool:
+        return self.device != "cpu"
+
+    def forward_decode(self, *arguments: Any, **named: Any) -> Any:
+        """forward_extend: a decode is a step with one query of a request."""
+        return self.forward_extend(*arguments, **named)
+
+    def forward_extend(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool = True,
+        sinks: Tensor | None = None,
+        return_lse: bool = False,
+        **others: Any,
+    ) -> Any:
+        """out [tokens, heads * v_head_dim], with return_lse also lse [tokens, heads] float32, natural logarithms.
+
+        q [tokens, heads * head_dim] or with an axis of heads; k and v are None where another layer, or an earlier step,
+        wrote them. Rows behind the last request are zeros.
+        """
+        check_arguments(others)
+        check_layer(layer)
+        step = self.forward_metadata
+        assert step is not None, "init_forward_metadata comes first"
+        if k is not None and v is not None and save_kv_cache:
+            self._write(layer, forward_batch, step, k, v)
+        q = rows(q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim))
+        out = forward_batch._attn_output
+        if out is None:
+            out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
+        result = strobe.attention(
+            q,
+            *self._cache(layer),
+            out=out.view(-1, layer.tp_q_head_num, layer.v_head_dim),
+            return_lse=return_lse,
+            scale=layer.scaling,
+            softcap=float(layer.logit_cap or 0.0),
+            sink=None if sinks is None else sinks.detach().float(),
+            row_invariant=self._row_invariant,
+            **self._scales(layer),
+            **self._keys(layer, step),
+        )
+        return (out, result[1].transpose(0, 1).contiguous()) if return_lse else out
+
+    def _write(self, layer: RadixAttention, batch: ForwardBatch, step: Step, k: Tensor, v: Tensor) -> None:
+        """By SGLang's pool, which converts to the cache's dtype; an fp8 cache holds values over the layer's scale."""
+        slots = KVWriteLoc.for_layer(batch, layer, swa_loc=step.window_slots)
+        scales = (layer.k_scale, layer.v_scale) if self._is_float8 else ()
+        self.token_to_kv_pool.set_kv_buffer(layer, slots, k, v, *scales)
+
+    @property
+    def _is_float8(self) -> bool:
+        return self.kv_cache_dtype == torch.float8_e4m3fn
+
+    def _cache(self, layer: RadixAttention) -> tuple[Tensor, Tensor]:
+        """Views [pages, page_size, heads_kv, head_dim] of the layer's part of the pool."""
+        k, v = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
+        return (
+            paged_kv_view(k, self.page_size, layer.tp_k_head_num, layer.qk_head_dim),
+            paged_kv_view(v, self.page_size, layer.tp_v_head_num, layer.v_head_dim),
+        )
+
+    def _scales(self, layer: RadixAttention) -> dict[str, Tensor]:
+        """Of an fp8 cache; queries stay as they are."""
+        if not self._is_float8:
+            return {}
+        scales = {"k_descale": layer.k_scale, "v_descale": layer.v_scale}
+        return {name: self._one if x is None else x.view(1, -1, 1) for name, x in scales.items()}
+
+    def _keys(self, layer: RadixAttention, step: Step) -> dict[str, Any]:
+        """Which keys the layer's queries see."""
+        queries = {"cu_seqlens_q": step.cu_seqlens_q, "max_seqlen_q": step.max_seqlen_q}
+        if layer.is_cross_attention:
+            return queries | {"page_table": step.page_table, "seqused_k": step.encoder_lens}
+        causal = layer.attn_type not in _WITHOUT_CAUSAL_MASK
+        window = layer.sliding_window_size  # without the query's own key
+        return queries | {
+            "page_table": step.window_page_table if self._has_window_pool(layer) else step.page_table,
+            "seqused_k": step.seqused_k,
+            "leftpad_k": step.encoder_lens,
+            "causal": causal,
+            "window": (-1, -1) if window < 0 else (window, 0 if causal else window),
+            "chunk": self._chunk if layer.use_irope else 0,
+            "tree_mask": step.tree_mask,
+        }
+
+    def _has_window_pool(self, layer: RadixAttention) -> bool:
+        pool = self._builder.window_pool
+        return pool is not None and pool.layers_mapping[layer.layer_id][1]

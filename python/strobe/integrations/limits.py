@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Strobe's engines read of a serving engine's caches, and the reason where they do not."""
+
+import torch
+
+_MOST_COLUMNS_OF_CPUS = 512
+_MOST_COLUMNS_OF_GPUS = 256
+_MOST_FLOAT32_COLUMNS_OF_GPUS = 128
+
+
+def head_size_reason(head_size: int, *, on_gpu: bool) -> str | None:
+    """Why no engine reads a cache of heads of this size; None where one does."""
+    if on_gpu and (head_size > _MOST_COLUMNS_OF_GPUS or head_size % 8 != 0):
+        return f"head_size is {head_size}: on a GPU it must be a multiple of 8 up to {_MOST_COLUMNS_OF_GPUS}"
+    if head_size > _MOST_COLUMNS_OF_CPUS:
+        return f"head_size is {head_size}: it must be at most {_MOST_COLUMNS_OF_CPUS}"
+    return None
+
+
+def combination_reason(
+    head_size: int, dtype: torch.dtype, *, is_float8: bool, on_gpu: bool, row_invariant: bool
+) -> str | None:
+    """Why engines serve each of these alone and not all of them together. dtype is of the queries, is_float8 says that
+    the cache is stored as float8_e4m3fn."""
+    if not on_gpu:
+        return None
+    if dtype == torch.float32 and head_size > _MOST_FLOAT32_COLUMNS_OF_GPUS:
+        return f"head_size is {head_size}: in float32 on a GPU it must be at most {_MOST_FLOAT32_COLUMNS_OF_GPUS}"
+    if is_float8:
+        if head_size % 16 != 0:
+            return f"head_size is {head_size}: with an fp8 cache on a GPU it must be a multiple of 16"
+        if row_invariant:
+            return "batch invariance is not supported with an fp8 cache on a GPU"
+    return None
