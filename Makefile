@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu vllm clean help dependencies
+.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu vllm sglang clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -90,7 +90,11 @@ mutation-gpu: dependencies ## The same for the sm90 kernels, on a machine with a
 
 vllm: dependencies ## Serve tiny models by VLLM=0.32.0 on Strobe and on its own CPU backend, and compare
 	@scripts/install-wheel.sh build/python-environment
-	@scripts/vllm.sh $(or $(VLLM),0.32.0) -rP
+	@scripts/serving.sh vllm $(or $(VLLM),0.32.0) -rP
+
+sglang: dependencies ## Serve tiny models by SGLANG=0.5.23 on Strobe on the CPU, and compare with transformers
+	@scripts/install-wheel.sh build/python-environment
+	@scripts/serving.sh sglang $(or $(SGLANG),0.5.23) -rP
 
 clean: ## Remove build/ and .venv/
 	@rm -rf build .venv

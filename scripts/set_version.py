@@ -9,7 +9,7 @@ import sys
 
 import project
 
-PACKAGES = ("flash_attn", "flash_attn_interface", "kernels", "vllm_backend")
+PACKAGES = ("flash_attn", "flash_attn_interface", "kernels", "sglang_backend", "vllm_backend")
 # Each place: a file and a pattern, whose first group is the version, or its first two numbers.
 PLACES = [
     ("CITATION.cff", r"^version: (\S+)$"),

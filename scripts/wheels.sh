@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the wheels that are published into build/wheels/dist: strobe for x86-64 and aarch64, the drop-ins for every
+# Builds the wheels that are published into build/wheels/dist: strobe for x86-64 and aarch64, drop-ins and backends for every
 # machine. Needs Debian on x86-64, nothing else: a Python with a stable ABI, its headers and an aarch64 one to test with
 # are unpacked from a newer Debian's packages, beside the system.
 # scripts/wheels.sh [x86_64|aarch64...]
@@ -66,8 +66,7 @@ for architecture in "${architectures[@]}"; do
       "cmake.define.STROBE_HOST_PACK=$PWD/build/wheels/build-x86_64/bin/strobe-pack"
   fi
 done
-build python/flash_attn "$dist"
-build python/flash_attn_interface "$dist"
+for package in flash_attn flash_attn_interface sglang_backend vllm_backend; do build "python/$package" "$dist"; done
 "$python" -m twine check --strict "$dist"/*.whl
 for architecture in "${architectures[@]}"; do scripts/wheels/test.sh "$architecture"; done
 ls -l "$dist"

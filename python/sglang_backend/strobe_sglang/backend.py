@@ -25,7 +25,10 @@ _WITHOUT_CAUSAL_MASK = (AttentionType.ENCODER_ONLY, AttentionType.DECODER_BIDIRE
 
 
 class StrobeAttentionBackend(AttentionBackend):
-    """Exact attention on CPUs and, from compute capability 8.0 on, on GPUs; NotImplementedError where limits.py says."""
+    """Exact attention on CPUs and, from compute capability 8.0 on, on GPUs.
+
+    NotImplementedError for what limits.py refuses.
+    """
 
     needs_cpu_seq_lens: bool = False
 
@@ -109,17 +112,19 @@ class StrobeAttentionBackend(AttentionBackend):
         out = forward_batch._attn_output
         if out is None:
             out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
+        k_cache, v_cache = self._cache(layer)
+        options: dict[str, Any] = self._scales(layer) | self._keys(layer, step)
         result = strobe.attention(
             q,
-            *self._cache(layer),
+            k_cache,
+            v_cache,
             out=out.view(-1, layer.tp_q_head_num, layer.v_head_dim),
             return_lse=return_lse,
             scale=layer.scaling,
             softcap=float(layer.logit_cap or 0.0),
             sink=None if sinks is None else sinks.detach().float(),
             row_invariant=self._row_invariant,
-            **self._scales(layer),
-            **self._keys(layer, step),
+            **options,
         )
         return (out, result[1].transpose(0, 1).contiguous()) if return_lse else out
 
@@ -141,7 +146,7 @@ class StrobeAttentionBackend(AttentionBackend):
             paged_kv_view(v, self.page_size, layer.tp_v_head_num, layer.v_head_dim),
         )
 
-    def _scales(self, layer: RadixAttention) -> dict[str, Tensor]:
+    def _scales(self, layer: RadixAttention) -> dict[str, Any]:
         """Of an fp8 cache; queries stay as they are."""
         if not self._is_float8:
             return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Strobe does not serve of SGLang's configurations, layers, steps and calls: NotImplementedError with the reason."""
+"""What Strobe does not serve of SGLang's configurations, layers, steps and calls is NotImplementedError."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

@@ -172,7 +172,7 @@ class StepBuilder:
         return int(lengths.max()) + (self.drafts if batch.forward_mode.is_target_verify() else 0)
 
     def _first_slots(self, batch: ForwardBatch, longest: int | None) -> Tensor:
-        """[requests, pages]: the slot of each page's first row, in the pool of all layers or of those without windows."""
+        """[requests, pages]: the slot of each page's first row, in the pool of layers without windows."""
         rows = self.req_to_token[:, : longest : self.page_size]
         return rows.index_select(0, batch.req_pool_indices)
 

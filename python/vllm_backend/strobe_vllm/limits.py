@@ -26,6 +26,4 @@ def combination_reason(
     if stored not in (None, dtype):
         return f"kv_cache_dtype is {cache_dtype} and the model's {dtype}: they must be the same, or the cache fp8"
     is_float8 = cache_dtype in FLOAT8_CACHES
-    return limits.combination_reason(
-        head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant
-    )
+    return limits.combination_reason(head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant)
