@@ -190,10 +190,11 @@ WAYS = {
 @contextmanager
 def chosen(joined=None, groups=None):
     """What gather does otherwise, to see what each choice is worth."""
-    settings = (head_groups.HIDDEN_BYTES, launches.JOINED_ON_GPUS)
+    settings = (head_groups.HIDDEN_BYTES, head_groups.COPIED_BYTES, launches.JOINED_ON_GPUS)
     kept = [dict(x) for x in settings]
     if groups is not None:
         head_groups.HIDDEN_BYTES.update(forward=groups, backward=groups)
+        head_groups.COPIED_BYTES.update(forward=groups, backward=groups)
     if joined is not None:
         launches.JOINED_ON_GPUS.update(forward=joined, backward=joined)
     try:

@@ -21,6 +21,7 @@ from strobe.torch.context_parallel.layout import (
     places_in,
     united,
 )
+from strobe.torch.context_parallel.peer_routes import peer_routes
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("context_parallel.py")
@@ -106,6 +107,35 @@ def test_every_query_meets_its_keys(kind, seed):
                 for span, run in zip(call.spans, call.keys, strict=True)
                 for key in range(*run)
             )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_move_what_messages_move(kind, seed):
+    lengths, world = lengths_of(seed), 2 + seed % 4
+    layout, sight = layout_of(kind, world, lengths), (Sight(True), Sight(), Sight(True, 30, 0, 0, 8))[seed % 3]
+    plans = [key_plan(layout, rank, sight) for rank in range(world)]
+    routes = [peer_routes(layout, rank, sight) for rank in range(world)]
+    arrivals = [{} for _ in range(world)]
+    for rank, plan in enumerate(plans):
+        assert plan.buffer_rows <= routes[rank].most_keys
+        for other in range(world):
+            moves = routes[rank].takes[other]
+            assert rows_of(of for of, _ in moves) == rows_of(plans[other].sends[rank])
+            assert rows_of(to for _, to in moves) == rows_of(plan.receives[other])
+            for call, gives in enumerate(routes[rank].gives):
+                of = rows_of(of for of, _ in gives[other])
+                to = rows_of(to for _, to in gives[other])
+                assert of == (rows_of(plan.returns[call][other]) if other != rank else [])
+                assert arrivals[other].keys().isdisjoint(to)
+                arrivals[other] |= {row: (rank, call, i) for i, row in enumerate(to)}
+    for rank, plan in enumerate(plans):
+        assert sorted(arrivals[rank]) == list(range(len(arrivals[rank])))
+        assert len(arrivals[rank]) <= routes[rank].most_arrivals
+        for other, calls in enumerate(plan.collects):
+            for call, rows in enumerate(calls if other != rank else ()):
+                found = [arrivals[rank][row] for row in range(*routes[rank].arrivals[other][call])]
+                assert found == [(other, call, i) for i in range(len(rows_of(rows)))]
 
 
 def test_work_is_counted_key_by_key():

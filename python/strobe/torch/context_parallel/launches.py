@@ -3,17 +3,20 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from strobe.torch.context_parallel.exchange import rows_second
+from strobe.torch.context_parallel.exchange import part, rows_second
 from strobe.torch.context_parallel.keys import KeyCall
 from strobe.torch.context_parallel.parts import CallOptions, Heads, has_offsets, part_options, to_device
 
 JOINED_ON_GPUS = {"forward": False, "backward": True}
 """Whether one launch computes a rank's rows: as measured on two H100s, docs/log/context-parallel.json."""
+_PIECE = 2 << 30
+"""Of pairs of a query and a key, times head_dim: some 15 us of an H100."""
 _APART = ("bias", "block_mask", "dropout", "seqused_q", "seqused_k")  # of queries and keys of one call alone
 
 
@@ -83,14 +86,22 @@ class JoinedLaunch(Launch):
         return gradient, [x[: call.buffer[1]].unsqueeze(1) for x, call in zip(gradient, self.calls, strict=True)]
 
     def options(self, heads: Heads, q: Tensor) -> dict[str, Any]:
-        return part_options(self._options, self.calls[-1], heads, q) | {"seqused_k": _keys_of(self.calls, q.device)}
+        return part_options(self._options, self.calls[-1], heads, q) | {
+            "seqused_k": _numbers_of_keys(self.calls, q.device)
+        }
 
     def _longest(self) -> int:
         return max(call.buffer[1] for call in self.calls)
 
 
+def keys_of(launch: Launch, buffer: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What a launch takes of a buffer that has keys and values joined."""
+    keys, values = (launch.keys(x) for x in part(buffer, k, v))
+    return keys, values
+
+
 @lru_cache(maxsize=256)
-def _keys_of(calls: tuple[KeyCall, ...], device: torch.device) -> Tensor:
+def _numbers_of_keys(calls: tuple[KeyCall, ...], device: torch.device) -> Tensor:
     return to_device([call.buffer[1] for call in calls], device)
 
 
@@ -112,3 +123,20 @@ def _can_join(options: CallOptions, calls: Sequence[KeyCall]) -> bool:
         and (slopes is None or slopes.dim() == 1)
         and not any(has_offsets(options, call) for call in calls)
     )
+
+
+def longest_first(launches: Sequence[Launch]) -> list[Launch]:
+    """By the pairs of queries and keys, the masked ones counted in."""
+    return sorted(launches, key=lambda x: -sum(_pairs(call) for call in x.calls))
+
+
+def _pairs(call: KeyCall) -> int:
+    return sum((s.stop - s.start) * (b - a) for s, (a, b) in zip(call.spans, call.keys, strict=True))
+
+
+def pieces(launch: Launch, heads: Heads, q: Tensor) -> list[Heads]:
+    """The heads of a launch in several: each begins on the multiprocessors that are free, which one of all does not."""
+    work = sum(map(_pairs, launch.calls)) * heads.number * heads.group * q.shape[-1]
+    number = max(1, min(heads.number, work // _PIECE))
+    ends = [heads.first + heads.number * i // number for i in range(number + 1)]
+    return [Heads(start, stop, heads.group) for start, stop in pairwise(ends)]

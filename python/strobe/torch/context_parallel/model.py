@@ -82,7 +82,8 @@ def gather_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
     others = [peer for peer in range(layout.world) if peer != rank]
     keys = sum(_count(plan.receives[peer]) for peer in others) * size.key_bytes
     gradients = sum(_count(runs) for peer in others for runs in plan.collects[peer]) * size.key_bytes
-    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, gradients)
+    copied = link_of(layout.world) == NVLINK
+    hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, gradients, copied)
     return Traffic(keys, keys + gradients, *hidden)
 
 

@@ -19,7 +19,7 @@ from strobe._shapes import lse_shape, output_shape
 from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.exchange import Transfer, rows_second
 from strobe.torch.context_parallel.keys import KeyCall, Sight, key_call
-from strobe.torch.context_parallel.launches import Launch
+from strobe.torch.context_parallel.launches import Launch, keys_of
 from strobe.torch.context_parallel.layout import Call, Layout, Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import PartBackward, SharedCall, compute, save
@@ -142,7 +142,7 @@ class RingAttention(torch.autograd.Function):
         for step, joined in _rounds(call, k, v):
             for part in steps[step]:
                 (launch,) = call.launches([part], q)
-                k_part, v_part = (launch.keys(x) for x in exchange.part(joined, k, v))
+                k_part, v_part = keys_of(launch, joined, k, v)
                 q_part = launch.queries(q, heads)
                 o_part = q.new_empty(output_shape(q_part, v_part))
                 lse_part = q.new_empty(lse_shape(q_part), dtype=torch.float32)
@@ -170,7 +170,8 @@ class RingAttention(torch.autograd.Function):
             for part in steps[step]:
                 (launch,) = call.launches([part], q)
                 dq = torch.empty_like(launch.queries(q, heads), memory_format=torch.contiguous_format)
-                (gradient,) = parts.compute(launch, heads, _options(call, launch, step, q, heads), joined, dq)
+                keys = keys_of(launch, joined, k, v)
+                (gradient,) = parts.compute(launch, heads, _options(call, launch, step, q, heads), joined, keys, dq)
                 launch.queries(total, heads).add_(dq)
                 for place in part.places():
                     added[slice(*part.buffer)][slice(*place)] += gradient[slice(*place)]

@@ -99,12 +99,19 @@ class PartBackward:
         self.d_sink = torch.zeros_like(given["sink"]) if needs_d_sink else None
 
     def compute(
-        self, launch: Launch, heads: Heads, options: dict[str, Any], buffer: Tensor, dq: Tensor
+        self,
+        launch: Launch,
+        heads: Heads,
+        options: dict[str, Any],
+        buffer: Tensor,
+        keys: tuple[Tensor, Tensor],
+        dq: Tensor,
     ) -> list[Tensor]:
-        """The gradients of the keys and values that `buffer` has joined, by the launch's calls; writes dq."""
+        """The gradients of the keys and values that `buffer` has joined, by the launch's calls; writes dq. `keys` are
+        those that the launch takes of it."""
         joined, by_call = launch.gradients(buffer)
         dk, dv = part(joined, self.k, self.v)
-        k, v = (launch.keys(x) for x in part(buffer, self.k, self.v))
+        k, v = keys
         d_o, q, o = (launch.queries(x, heads) for x in (self.d_o, self.q, self.o))
         lse, d_lse = (None if x is None else launch.lse(x, heads) for x in (self.lse, self.d_lse))
         d_bias = None if self.d_bias is None else torch.empty_like(options["bias"], dtype=torch.float32)
