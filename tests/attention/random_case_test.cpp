@@ -62,7 +62,8 @@ TEST(RandomCase, HasBlockMasksWithEmptyRows) {
     bool empty = false;
     for (const reference::SequenceRows& rows :
          reference::sequence_rows(arguments.q, arguments.k, arguments.sequences)) {
-      const reference::HeadModifiers modifiers(arguments.modifiers, attention.options, {}, rows, 0, attention.heads_q);
+      const reference::HeadModifiers modifiers(arguments.modifiers, attention.options, {}, rows, 0, attention.heads_q,
+                                               attention.heads_kv);
       for (std::int64_t query = 0; query < rows.seqlen_q && rows.seqlen_k > 0; ++query) {
         empty = empty || reference::visible_keys(query, rows, attention.options, modifiers).empty();
       }

@@ -40,6 +40,8 @@ std::vector<TextCase> texts(const TextShape& s) {
 
 }  // namespace
 
+std::vector<TextCase> all_texts(const TextShape& shape) { return texts(shape); }
+
 ScoreFunction TextCase::function() const {
   std::vector<CaptureType> types;
   for (const CapturedTensor& capture : captures) types.push_back(capture.type);

@@ -33,8 +33,11 @@ struct TextShape {
   std::int64_t batch, heads_q, heads_kv, rows_q, rows_k;
 };
 
-/// One of a list that has every operation, pattern of indices and dtype of captures. Captures may be smaller than what
-/// indices reach.
+/// Texts that have every operation, pattern of indices and dtype of captures. Captures may be smaller than what indices
+/// reach.
+std::vector<TextCase> all_texts(const TextShape& shape);
+
+/// One of them; some gradients of its captures are wanted.
 TextCase random_text(const TextShape& shape, Random& random);
 
 }  // namespace strobe::test

@@ -12,6 +12,7 @@
 #define STROBE_CPU_BACKWARD_INL_H_
 #endif
 
+#include "cpu/kernels/backward_text-inl.h"
 #include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
@@ -39,7 +40,7 @@ class BackwardBlock {
         query_layout_(rows_together(task.head_dim)),
         d_o_layout_(rows_together(task.head_dim_v)),
         bias_gradient_(task.bias_turn, task.key_begin, count_, scratch_.terms),
-        capture_turn_(task.capture_turn),
+        text_(task, queries_of_, scratch_, count_),
         has_extras_(task.queries.terms.given() || task.queries.expression.given() || task.queries.dropout.given ||
                     task.queries.d_bias.data != nullptr),
         kept_(scratch_.kept) {}
@@ -83,7 +84,7 @@ class BackwardBlock {
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t rows = row_end - row_begin;
     block_rows_ = round_up(rows, kRowMultiple);
-    if (visibility(0, count_, row_begin, rows) == TileVisibility::hidden) return hidden_block(row_begin, row_end);
+    if (text_.visibility(0, count_, row_begin, rows) == TileVisibility::hidden) return hidden_block(row_begin, row_end);
     prefetch_first_rows(task_.dtype, queries_of_.q, row_begin, rows, task_.head_dim);
     prefetch_first_rows(task_.dtype, queries_of_.d_o, row_begin, rows, task_.head_dim_v);
     pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_,
@@ -98,7 +99,7 @@ class BackwardBlock {
 
     const bool uniform = scratch_.row_begin[padded_keys_ - 1] <= row_begin && scratch_.row_end[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
-    hidden_poison_ = !(uniform && !text().has_mask()) && !(keys_finite_ && all_finite(scratch_.queries, query_layout_, block_rows_, d_) &&
+    hidden_poison_ = !(uniform && !text_.has_mask()) && !(keys_finite_ && all_finite(scratch_.queries, query_layout_, block_rows_, d_) &&
                                    all_finite(scratch_.d_o, d_o_layout_, block_rows_, dv_));
     for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
     if (is_last_head_) bias_gradient_.pass(block + 1);
@@ -114,7 +115,7 @@ class BackwardBlock {
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - row_begin, 0, rows);
     std::int64_t last = std::clamp<std::int64_t>(end[last_lane] - row_begin, 0, rows);
     const std::int64_t panel_keys = std::min(kPanel, count_ - key);
-    if (first >= last || visibility(key, panel_keys, row_begin, rows) == TileVisibility::hidden) {
+    if (first >= last || text_.visibility(key, panel_keys, row_begin, rows) == TileVisibility::hidden) {
       std::fill_n(d_scores, block_rows_ * kPanel, 0.0F);
       if (bias_gradient_.writes_all()) {
         bias_gradient_.store_zeros(key, panel_keys, row_begin, row_begin + rows);
@@ -144,7 +145,7 @@ class BackwardBlock {
                              .more_rows = 0};
       terms_of_keys(terms, key, first, valid, scratch_.terms);
     }
-    if (text().given()) apply_text(key, row_begin, first, valid);
+    if (text_.given()) text_.apply(key, row_begin, first, valid);
     for (int n = 0; n < vectors; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
       const RowRange range{row_begin, first, last, valid};
@@ -157,8 +158,8 @@ class BackwardBlock {
       }
     }
     if (bias_gradient_.wanted()) bias_gradient_.store(key, row_begin, first, valid, rows);
-    if (capture_turn_.own != nullptr) add_to_captures(key, row_begin, first, valid);
-    if ((masked || text().has_mask()) && hidden_poison_) {
+    if (text_.wants_captures()) text_.add_to_captures(key, row_begin, first, valid);
+    if ((masked || text_.has_mask()) && hidden_poison_) {
       add_visible(vectors, scratch_.d_o, d_o_layout_, task_.head_dim_v, scratch_.scores, first, last, begin, end,
                   row_begin, scratch_.dv + key * dv_);
       add_visible(vectors, scratch_.queries, query_layout_, task_.head_dim, d_scores, first, last, begin, end,
@@ -203,7 +204,7 @@ class BackwardBlock {
     const Vec softcap_scale = hn::Set(d, task_.score_scale.softcap_scale);
     const bool capped = task_.score_scale.capped;
     const bool has_terms = queries_of_.terms.given();
-    const bool has_text = text().given();
+    const bool has_text = text_.given();
     const bool wants_d_bias = bias_gradient_.wanted();
     const GroupDropout& dropout = queries_of_.dropout;
     const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
@@ -231,10 +232,13 @@ class BackwardBlock {
       }
       Vec unsloped = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
       if constexpr (kExtras) {
-        if (has_text) unsloped = through_text(x, row * kPanel + lane, unsloped, p_kept);
+        if (has_text) unsloped = text_.through(x, row * kPanel + lane, unsloped, p_kept);
       }
       Vec ds = unsloped;
       if (capped) ds = hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)));
+      if constexpr (kExtras) {
+        if (has_text) ds = text_.shown(x, ds);  // whatever the product holds
+      }
       if constexpr (kMasked) {
         const auto seen = visible.contains(row);
         p_kept = hn::IfThenElseZero(seen, p_kept);
@@ -251,64 +255,6 @@ class BackwardBlock {
       hn::Store(hn::Zero(d), d, scratch_.scores + row * kPanel + lane);
       hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
     }
-  }
-
-  const ExpressionTask& text() const { return queries_of_.expression; }
-
-  ExpressionPanel expression_panel(std::int64_t key, std::int64_t keys, std::int64_t row, std::int64_t rows) const {
-    return {.row = row,
-            .rows = rows,
-            .group = queries_of_.q.group,
-            .key = task_.key_begin + key,
-            .keys = keys,
-            .along = rows,
-            .width = kPanel};
-  }
-
-  TileVisibility visibility(std::int64_t key, std::int64_t keys, std::int64_t row, std::int64_t rows) const {
-    return text().has_mask() ? tile_visibility(text(), expression_panel(key, keys, row, rows)) : TileVisibility::full;
-  }
-
-  /// What the text makes of the panel's products, and the slopes, of rows [first, last) of the block.
-  void apply_text(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) {
-    const Floats d;
-    const ScoreScale& score = task_.score_scale;
-    const Vec scale = hn::Set(d, score.scale);
-    for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes) {
-      Vec s = hn::Load(d, scratch_.scores + i);
-      if (score.capped) s = tanh(hn::Mul(s, hn::Set(d, score.softcap_scale)));
-      const Vec x = queries_of_.terms.given() ? hn::MulAdd(s, scale, hn::Load(d, scratch_.terms + i)) : hn::Mul(s, scale);
-      hn::Store(x, d, scratch_.given_scores + i);
-      hn::Store(x, d, scratch_.text_scores + i);
-    }
-    const ExpressionPanel panel =
-        expression_panel(key, std::min(kPanel, count_ - key), row_begin + first, last - first);
-    transform_with_slopes(text(), panel, scratch_.text_scores + first * kPanel, scratch_.text_slopes + first * kPanel);
-  }
-
-  /// The gradient of the score that the text was given, from that of what it made of it, which is kept. A score of -inf
-  /// is hidden: its probability and gradient are 0, whatever the slope is.
-  HWY_INLINE Vec through_text(Vec score, std::int64_t at, Vec d_score, Vec& probability) {
-    const Floats d;
-    const auto shown = hn::Ne(score, hn::Set(d, -kInfinity));
-    probability = hn::IfThenElseZero(shown, probability);
-    d_score = hn::IfThenElseZero(shown, d_score);
-    hn::Store(d_score, d, scratch_.d_text + at);
-    return hn::IfThenElseZero(shown, hn::Mul(d_score, hn::Load(d, scratch_.text_slopes + at)));
-  }
-
-  /// Of rows [first, last), when the tasks before this one have added theirs.
-  void add_to_captures(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) {
-    if (capture_turn_.before != nullptr) wait_for_turn(*capture_turn_.before, 1);
-    for (std::int64_t row = first; row < last; ++row) {  // pairs that other masks hide
-      for (std::int64_t i = 0; i < kPanel; ++i) {
-        const bool seen = row_begin + row >= scratch_.row_begin[key + i] && row_begin + row < scratch_.row_end[key + i];
-        if (!seen) scratch_.d_text[row * kPanel + i] = 0.0F;
-      }
-    }
-    const ExpressionPanel panel =
-        expression_panel(key, std::min(kPanel, count_ - key), row_begin + first, last - first);
-    add_capture_gradients(text(), panel, scratch_.given_scores + first * kPanel, scratch_.d_text + first * kPanel);
   }
 
   /// A block of rows that the text hides from every key of the task: others wait for its turns all the same.
@@ -350,7 +296,7 @@ class BackwardBlock {
                                         row % kStrip * kStrip + c % kStrip]);
           const Vec y = hn::Load(d, right + row * kPanel + n * kLanes);
           auto seen = visible.contains(row);
-          if (text().has_mask()) seen = hn::And(seen, hn::Ne(y, hn::Zero(d)));  // NaN is seen
+          if (text_.has_mask()) seen = hn::And(seen, hn::Ne(y, hn::Zero(d)));  // NaN is seen
           sum = hn::IfThenElse(seen, hn::MulAdd(x, y, sum), sum);
         }
         hn::Store(sum, d, at);
@@ -383,7 +329,7 @@ class BackwardBlock {
       for (std::int64_t key = 0; key < count_; ++key) {
         if (row_begin + row < scratch_.row_begin[key] || row_begin + row >= scratch_.row_end[key]) continue;
         const float ds = scratch_.d_scores[key / kPanel * block_rows_ * kPanel + row * kPanel + key % kPanel];
-        if (ds == 0.0F && text().has_mask()) continue;
+        if (ds == 0.0F && text_.has_mask()) continue;
         for (std::int64_t c = 0; c < wide_d_; ++c) {
           const float k = scratch_.wide_keys[c / kWidePanel * count_ * kWidePanel + key * kWidePanel + c % kWidePanel];
           sums[row * wide_d_ + c] += ds * k;
@@ -393,10 +339,7 @@ class BackwardBlock {
   }
 
   void finish() {
-    if (capture_turn_.own != nullptr) {
-      if (capture_turn_.before != nullptr) wait_for_turn(*capture_turn_.before, 1);
-      store_and_notify(*capture_turn_.own, 1);
-    }
+    text_.pass_captures();
     write_keys(scratch_.dk, d_, task_.head_dim, task_.scale, task_.dk);
     write_keys(scratch_.dv, dv_, task_.head_dim_v, 1.0F, task_.dv);
   }
@@ -433,7 +376,7 @@ class BackwardBlock {
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
   BiasGradient bias_gradient_;
-  const CaptureTurn capture_turn_;
+  const BackwardText text_;
   const bool has_extras_;        // terms, dropout or the bias's gradient
   KeptKeys kept_;                // of dropout
   std::int64_t block_rows_ = 0;  // of the current query block, padded
