@@ -50,14 +50,28 @@ def _places(cache: tuple[Tensor, Tensor], slots: Tensor) -> tuple[tuple[Tensor, 
     """The cache in pages, and each slot's page and row there, int32.
 
     Where blocks follow one another without a gap, as in layouts with heads inside rows, a page is one row, and its
-    number the slot: the division would be launches of their own in each layer.
+    number the low word of the slot: divisions and conversions would be launches of their own in each layer.
     """
     k, v = cache
     block_size = k.shape[1]
     if all(x.stride(0) == block_size * x.stride(1) for x in cache):
-        pages = slots.int()
-        return (_by_row(k), _by_row(v)), (pages, torch.zeros_like(pages))
+        pages = slots.view(torch.int32)[::2] if slots.dtype == torch.int64 else slots
+        return (_by_row(k), _by_row(v)), (pages, _zeros(len(slots), slots.device))
     return cache, ((slots // block_size).int(), (slots % block_size).int())
+
+
+_ZEROS: dict[tuple[torch.device, int], Tensor] = {}
+
+
+def _zeros(count: int, device: torch.device) -> Tensor:
+    """[count] int32, of tensors that captured graphs may go on reading. Those made during a capture are the graph's."""
+    size = 1 << (count - 1).bit_length()
+    zeros = _ZEROS.get((device, size))
+    if zeros is None:
+        zeros = torch.zeros(size, dtype=torch.int32, device=device)
+        if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            _ZEROS[device, size] = zeros
+    return zeros[:count]
 
 
 def _by_row(x: Tensor) -> Tensor:
