@@ -6,8 +6,9 @@
 bfloat16, 32 query heads, 8 key heads, head_dim 128. Each scheme and layout is compared with one GPU, which computes the
 whole sequence; then forward and both passes are timed. Ideal is one GPU's time for the whole sequence divided by the
 number of GPUs. Medians of the slowest rank, in milliseconds: of one call behind a barrier, which has the host's time
-for its first launch in it, and of each of several calls in a row, as a training step has them. With
-STROBE_HIGH_PRIORITY in the environment messages travel on a stream of high priority.
+for its first launch in it; of each of several calls in a row; and of each of those where the host has queued them
+before the first begins, as a training step's host is ahead. With STROBE_HIGH_PRIORITY in the environment messages
+travel on a stream of high priority.
 """
 
 import itertools
@@ -29,7 +30,8 @@ HEADS, HEADS_KV, HEAD_DIM = 32, 8, 128
 TOKENS = (8192, 32768)  # a GPU
 WINDOW = (4095, 0)
 LAYOUTS, SCHEMES = ("zigzag", "contiguous", "documents"), ("gather", "all_to_all", "ring")
-IN_A_ROW = 3
+IN_A_ROW, AHEAD = 3, -3
+_HOST_CYCLES = 20_000_000  # for which the GPU waits: more than the host takes for three calls
 
 
 def draw(rows, batch=1, dtype=torch.bfloat16):
@@ -115,19 +117,22 @@ def check(name, rows, is_packed, options):
 
 
 def milliseconds(call, rounds=5):
-    """The medians of the slowest rank: of one call, and of each of several in a row."""
-    times = {1: [], IN_A_ROW: []}
+    """The medians of the slowest rank: of one call, of each of several in a row, and of each of those with the host
+    ahead, as it is in a training step."""
+    times = {1: [], IN_A_ROW: [], AHEAD: []}
     for _ in range(rounds + 2):
         for calls, of_calls in times.items():
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             distributed.barrier()
             torch.cuda.synchronize()
+            if calls == AHEAD:
+                torch.cuda._sleep(_HOST_CYCLES)
             begin.record()
-            for _ in range(calls):
+            for _ in range(abs(calls)):
                 call()
             end.record()
             torch.cuda.synchronize()
-            of_calls.append(begin.elapsed_time(end) / calls)
+            of_calls.append(begin.elapsed_time(end) / abs(calls))
     worst = torch.tensor([statistics.median(x[2:]) for x in times.values()], device="cuda")
     distributed.all_reduce(worst, distributed.ReduceOp.MAX)
     return worst.tolist()

@@ -25,7 +25,7 @@ import strobe
 import strobe.torch
 import torch
 from strobe import _core
-from strobe.torch.context_parallel import gather, shared
+from strobe.torch.context_parallel import gather, shared, streams
 from strobe.torch.context_parallel.launches import JOINED_ON_GPUS
 from strobe.torch.context_parallel.layout import imbalance, layout_of
 from strobe.torch.context_parallel.parts import call_options
@@ -126,17 +126,21 @@ def in_turn(world, compute):
 
 
 def milliseconds(launches, rounds):
-    """The median of all launches in a row. A GPU waits until the host has queued them."""
+    """The median of all launches in a row, as on the streams of a rank. A GPU waits until the host has queued them."""
     times = []
     for _ in range(rounds + 1):
         if ON_GPU:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(2_000_000)
             begin.record()
+            for stream in streams.others():
+                stream.wait_event(begin)
         start = time.perf_counter()
         for launch in launches:
             launch()
         if ON_GPU:
+            for stream in streams.others():
+                torch.cuda.current_stream().wait_stream(stream)
             end.record()
             torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) if ON_GPU else (time.perf_counter() - start) * 1e3)
@@ -177,6 +181,7 @@ def of_ranks(layout, tensors):
     """Each rank's rows, its results, and its launches by pass."""
     batched, engine = tensors[0].dim() == 4, Recorded()
     shared._core = engine
+    gather.copies_of = lambda *_: None  # one device has no peers
     options = call_options({"causal": True}, layout, batched)
     places = [torch.cat([torch.arange(*run) for run in layout.places(rank)]) for rank in range(layout.world)]
     parts = [[x.index_select(int(batched), rows.to(DEVICE)) for x in tensors] for rows in places]

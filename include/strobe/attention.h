@@ -91,7 +91,7 @@ struct RandomState {
   // when the call runs there: a captured CUDA graph draws a new mask in each replay.
   const std::uint64_t* on_device = nullptr;
   // A call on some sequences and query heads of a larger one drops what that drops: its first sequence and query head
-  // there, and how many query heads the larger one has; 0: as many as the call, and first_head is 0. CPU engine only.
+  // there, and how many query heads the larger one has; 0: as many as the call, and first_head is 0.
   std::int64_t first_batch = 0;
   std::int64_t first_head = 0;
   std::int64_t heads = 0;

@@ -61,7 +61,7 @@ class ScoreOptions(TypedDict, total=False):
     runs there, so that each replay of a captured CUDA graph draws a new mask."""
     dropout_first_batch: int
     """With dropout_first_head and dropout_heads: a call on some sequences and query heads of a larger one drops what
-    that drops, on the CPU. The first sequence of the call, in the larger one; 0 by default."""
+    that drops. The first sequence of the call, in the larger one; 0 by default."""
     dropout_first_head: int
     """The first query head of the call, in the larger one; 0 by default."""
     dropout_heads: int

@@ -209,7 +209,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   if (attention.options.row_invariant) attention.options.log_length = 0;
   if (limits.tree_mask && random.chance(0.15)) draw_tree(attention, random);
   if (limits.offsets && !attention.tree && random.chance(0.15)) draw_offsets(attention, random);
-  if (limits.dropout_places && attention.options.dropout != 0.0F && random.chance(0.3)) {  // of a larger call
+  if (attention.options.dropout != 0.0F && random.chance(0.3)) {  // of a larger call
     attention.random.first_batch = random.integer(0, 5);
     attention.random.first_head = random.integer(0, 5);
     attention.random.heads = attention.random.first_head + attention.heads_q + random.integer(0, 3);

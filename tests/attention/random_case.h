@@ -27,7 +27,6 @@ struct EngineLimits {
   bool block_mask = true;
   bool chunk = true;
   bool dropout = true;
-  bool dropout_places = true;  // the call's in a larger one
   bool max_logits = true;
   bool row_invariant = true;
   bool tree_mask = true;

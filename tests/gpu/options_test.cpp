@@ -188,6 +188,20 @@ TEST_P(GpuOptions, Dropout) {
   }
 }
 
+/// Of some sequences and heads of a larger call. Values grow, so that rows are repaired by their exact sums, too.
+TEST_P(GpuOptions, DropoutOfAPart) {
+  for (const Values values : {Values::normal, Values::outliers}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+      attention.values = values;
+      attention.options.dropout = 0.2F;
+      attention.random = {.seed = 5, .offset = 7, .first_batch = 2, .first_head = 3};
+      attention.random.heads = attention.heads_q + 5;
+      expect_matches(attention, {{200, 333}});
+    }
+  }
+}
+
 TEST_P(GpuOptions, DropoutWithAlibi) {
   for (const std::int64_t head_dim : {96, 128}) {
     AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);

@@ -39,7 +39,6 @@ EngineLimits gpu_limits(std::uint64_t group) {
   if (number_from("STROBE_FLOAT32", 0) != 0) limits.dtypes = {DType::float32};
   limits.alignment = 8;
   limits.row_invariant = false;
-  limits.dropout_places = false;
   limits.tree_mask = false;  // see add_tree()
   limits.offsets = false;    // see has_offsets()
   using HeadDims = std::array<std::int64_t, 2>;

@@ -3,7 +3,6 @@
 
 #include "gpu/params/rows.h"
 #include "gpu/plan/backward_plan.h"
-#include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
 
@@ -16,7 +15,6 @@ Status BackwardCall::run(const BackwardArguments& arguments, const Execution& ex
   const CallStream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
   if (!launch_.computes) return clear_modifier_gradients(arguments, stream);
   Status status = check_alignments(arguments);
-  if (status.ok()) status = check_random(problem(), arguments.random);
   if (!status.ok()) return status;
   return with_workspace(execution, stream, [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
 }

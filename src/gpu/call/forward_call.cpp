@@ -3,7 +3,6 @@
 
 #include "gpu/auxiliary/max_logits.h"
 #include "gpu/params/rows.h"
-#include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
 
@@ -19,7 +18,6 @@ Status ForwardCall::run(const ForwardArguments& arguments, const Execution& exec
   Status status = clear_max_logits(*device().driver, arguments.max_logits, stream.handle);
   if (!status.ok() || launch_.tiles.tiles == 0) return status;
   status = check_alignments(problem(), arguments);
-  if (status.ok()) status = check_random(problem(), arguments.random);
   if (!status.ok()) return status;
   return with_workspace(execution, stream, [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
 }

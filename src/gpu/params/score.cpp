@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "call/random_state.h"
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
 
@@ -52,10 +53,13 @@ BiasParams bias_params(const AttentionProblem& problem, const ConstTensorView& b
 DropoutParams dropout_params(const AttentionProblem& problem, const RandomState& random) {
   if (problem.dropout == 0.0F) return {};
   const DropoutKey key = dropout_key(problem.dropout, random.seed, random.offset);
+  const std::int64_t heads = heads_in_all(random, problem.heads_q);
   return {.key = key,
           .state = reinterpret_cast<const unsigned long long*>(random.on_device),
           .keep_probability = key.keep_probability(),
-          .keep_factor = 1.0F / key.keep_probability()};
+          .keep_factor = 1.0F / key.keep_probability(),
+          .first_head = dropout_head(random, problem.heads_q, 0, 0),
+          .more_heads = static_cast<unsigned>(heads - problem.heads_q)};
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "gpu/plan/supported.h"
 
 #include "call/checked.h"
-#include "call/random_state.h"
 
 namespace strobe::gpu {
 
@@ -23,16 +22,6 @@ Status check_sizes(const AttentionProblem& problem) {
     }
   }
   return {};
-}
-
-Status check_random(const AttentionProblem& problem, const RandomState& random) {
-  if (problem.dropout == 0.0F ||
-      (random.first_batch == 0 && heads_in_all(random, problem.heads_q) == problem.heads_q)) {
-    return {};
-  }
-  return unsupported(
-      "random has first_batch {} and heads {}: the gpu engine draws for whole calls, the cpu engine for parts",
-      random.first_batch, random.heads);
 }
 
 }  // namespace strobe::gpu

@@ -24,7 +24,4 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem);
 
-/// Where dropout draws.
-Status check_random(const AttentionProblem& problem, const RandomState& random);
-
 }  // namespace strobe::gpu

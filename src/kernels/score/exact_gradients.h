@@ -85,6 +85,7 @@ class ExactPairs {
       : params_(params),
         rows_(rows),
         first_(first),
+        sequence_(sequence),
         head_(head),
         head_in_batch_(sequence * params.heads + head),
         head_kv_(head / params.heads_per_kv),
@@ -118,7 +119,9 @@ class ExactPairs {
  private:
   __device__ __forceinline__ bool dropped(int i, int j) const {
     if constexpr (R.dropout) {
-      return is_dropped(dropout_key_of(params_.score.dropout), head_in_batch_, first_.q + i, first_.k + j);
+      const DropoutParams& dropout = params_.score.dropout;
+      const unsigned head = head_of_whole(dropout, sequence_, head_in_batch_);
+      return is_dropped(dropout_key_of(dropout), head, first_.q + i, first_.k + j);
     } else {
       return false;
     }
@@ -145,7 +148,7 @@ class ExactPairs {
   const BackwardParams& params_;
   const sequence::Sequence& rows_;
   const sequence::FirstPositions first_;
-  const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
+  const int sequence_, head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
   const long long bias_plane_;
   const float slope_;

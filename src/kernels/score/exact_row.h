@@ -115,7 +115,8 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     sums.sum = sums.sum * correction + p;
     float weight = p;
     if constexpr (R.dropout) {
-      weight = is_dropped(dropout, row.head_in_batch, row.first.q + row.query, row.first.k + key)
+      const unsigned head = head_of_whole(params.dropout, row.batch, row.head_in_batch);
+      weight = is_dropped(dropout, head, row.first.q + row.query, row.first.k + key)
                    ? 0.0F
                    : p * params.dropout.keep_factor;
     }

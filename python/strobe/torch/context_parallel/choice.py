@@ -41,12 +41,11 @@ def scheme_of(
     """
     given = {name for name in SCORE_NAMES if name in options and is_given(options, name)}
     if sequences.inner is not None:
-        _check_inner(given, q, sequences.inner_world)
+        _check_inner(q, sequences.inner_world)
     whole = call_options(options, sequences.layout, sequences.batched)
     size = size_of(sequences, q, k, v, whole)
     candidates = _AUTOMATIC if scheme == "auto" else (scheme,)
-    on_gpu = q.is_cuda
-    refused = {name: _why_not(name, sequences, size, options, given, on_gpu) for name in candidates}
+    refused = {name: _why_not(name, sequences, size, options, given) for name in candidates}
     possible = [name for name in candidates if refused[name] is None]
     if not possible:
         raise NotImplementedError(refused[candidates[0]])
@@ -56,8 +55,8 @@ def scheme_of(
     return possible[0], size
 
 
-def _check_inner(given: set[str], q: Tensor, world: int) -> None:
-    reason = _why_not_heads(given, q.shape[-2], world, q.is_cuda)
+def _check_inner(q: Tensor, world: int) -> None:
+    reason = _why_not_heads(q.shape[-2], world)
     if reason is not None:
         raise NotImplementedError(f"{reason} within the inner group: give one group alone")
 
@@ -68,12 +67,11 @@ def _why_not(
     size: CallSize,
     options: Mapping[str, Any],
     given: set[str],
-    on_gpu: bool,
 ) -> str | None:
     """Why a scheme does not have this call, and what to use instead; None if it has."""
     layout = sequences.layout
     if scheme == "all_to_all":
-        reason = _why_not_heads(given, size.heads_q, layout.world, on_gpu)
+        reason = _why_not_heads(size.heads_q, layout.world)
         return None if reason is None else f'{reason} with scheme="all_to_all": give scheme="gather"'
     if scheme == "ring" and "row_invariant" in given:
         return 'row_invariant is given with scheme="ring", which merges parts of rows: give scheme="gather"'
@@ -83,11 +81,9 @@ def _why_not(
     return None if reason is None else f'{reason} with scheme="{scheme}": give scheme="all_to_all"'
 
 
-def _why_not_heads(given: set[str], heads_q: int, world: int, on_gpu: bool) -> str | None:
-    """Of a call whose heads ranks share. On GPUs dropout counts a call's own heads."""
-    if heads_q < world:
-        return f"q has {heads_q} heads, fewer than there are ranks, {world},"
-    return "dropout is given on GPUs" if on_gpu and "dropout" in given else None
+def _why_not_heads(heads_q: int, world: int) -> str | None:
+    """Of a call whose heads ranks share."""
+    return f"q has {heads_q} heads, fewer than there are ranks, {world}," if heads_q < world else None
 
 
 def _why_not_parts(given: set[str], causal: str, sequences: Sequences) -> str | None:

@@ -70,8 +70,7 @@ class Messages:
             self._fetched.append((buffer, transfer))
 
     def fetched(self, number: int, stream: torch.cuda.Stream | None = None) -> Tensor:
-        """The keys and values of a group, joined, which work that follows on the stream sees: the current one alone."""
-        assert stream is None
+        """The keys and values of a group, joined, which work that follows on the current stream sees."""
         buffer, transfer = self._fetched[number]
         transfer.wait()  # the first time
         return buffer
@@ -100,7 +99,10 @@ class GatherAttention(torch.autograd.Function):
         transport.start(groups)
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
-        streams = InTurn(q, transport.is_copied and largest is None)
+        overlap = largest is None and (transport.is_copied or len(groups) == 1)
+        if overlap and not transport.is_copied:
+            transport.fetched(0)  # before other streams begin
+        streams = InTurn(q, overlap)
 
         def launched(number: int, launch: Launch, heads: Heads) -> None:
             stream, options = streams.next(), call.options_of(launch, heads, q)

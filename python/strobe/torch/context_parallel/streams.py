@@ -12,6 +12,11 @@ _others: dict[torch.device, tuple[torch.cuda.Stream, ...]] = {}
 _OTHERS = 2  # so that one is free beside a long launch and what follows it
 
 
+def others() -> tuple[torch.cuda.Stream, ...]:
+    """Beside the current stream, those of all devices that were used."""
+    return tuple(stream for of_device in _others.values() for stream in of_device)
+
+
 class InTurn:
     """Of one pass of a call. Kernels see what the current stream has been given before this is made."""
 

@@ -25,6 +25,9 @@ struct DropoutParams {
   DropoutKey key;
   const unsigned long long* state;      // null, or seed and offset in memory, instead of the key's
   float keep_probability, keep_factor;  // the probability of being kept, and one over it
+  // Of the larger call that this may be a part of: the number of the first sequence's first head, and how many heads
+  // more a sequence has there.
+  unsigned first_head, more_heads;
 };
 
 // Columns of a tile that two lanes draw the random numbers for, one block each.
@@ -49,6 +52,11 @@ __device__ __forceinline__ DropoutKey dropout_key_of(const DropoutParams& params
           .threshold = params.key.threshold};
 }
 
+/// The number of a query head in the larger call, of its number in this one, counted through the batch.
+__device__ __forceinline__ unsigned head_of_whole(const DropoutParams& params, int sequence, int head_in_batch) {
+  return head_in_batch + sequence * params.more_heads + params.first_head;
+}
+
 /// The random slice of a single pair.
 __device__ __forceinline__ unsigned slice_of(const DropoutKey& dropout, unsigned head, unsigned query, unsigned key) {
   const PhiloxBlock block = philox(dropout_counter(dropout, head, query, key), dropout.key);
@@ -61,7 +69,7 @@ __device__ __forceinline__ unsigned slice_of(const DropoutKey& dropout, unsigned
 }
 
 /// Whether a single probability is dropped.
-__device__ __forceinline__ bool is_dropped(const DropoutKey& dropout, int head, int query, int key) {
+__device__ __forceinline__ bool is_dropped(const DropoutKey& dropout, unsigned head, int query, int key) {
   return slice_of(dropout, head, query, key) < dropout.threshold;
 }
 
@@ -203,7 +211,7 @@ __device__ __forceinline__ DropoutSlices<columns> draw_part_columns(const Dropou
 
 /// A thread's first row of a tile.
 struct DropoutRow {
-  int head;  // counted through the batch
+  unsigned head;  // head_of_whole()
   int query;
   sequence::FirstPositions first;  // of its sequence
 };

@@ -46,7 +46,8 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
   };
   return {{params.score, work.k.used, transformed_row},
           {params.score.dropout,
-           {.head = head_in_batch<C>(params, work, row_of(0)),
+           {.head = score::head_of_whole(params.score.dropout, work.tile.sequence,
+                                         head_in_batch<C>(params, work, row_of(0))),
             .query = row_of(0),
             .first = sequence::first_positions<C.rule>(params, work.tile.sequence)}}};
 }

@@ -222,10 +222,10 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
   const auto thread = static_cast<unsigned>(thread_of_warpgroup());
   const unsigned key = block.key_first + thread / kWarpSize * kRowsPerWarp + thread % kWarpSize / 4;
   const unsigned query = block.query_first + first + 2 * (thread % 4);
-  unsigned head = block.head_in_batch;
+  const DropoutParams& dropout = block.params.score.dropout;
+  unsigned head = score::head_of_whole(dropout, block.work.sequence, block.head_in_batch);
   asm volatile("" : "+r"(head));  // so that what follows from it does not stay in registers between steps
-  return score::draw_part_columns<C.rule, queries>(score::dropout_key_of(block.params.score.dropout), head, query, key,
-                                                   block.first());
+  return score::draw_part_columns<C.rule, queries>(score::dropout_key_of(dropout), head, query, key, block.first());
 }
 
 /// Zeros in the place of dropped probabilities.

@@ -53,7 +53,7 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
           {params.score, work.k.used, transformed_row},
           {params.score.dropout,
-           {.head = head_in_batch<C>(params, work, row),
+           {.head = score::head_of_whole(params.score.dropout, work.tile.sequence, head_in_batch<C>(params, work, row)),
             .query = row,
             .first = sequence::first_positions<C.rule>(params, work.tile.sequence)}}};
 }
