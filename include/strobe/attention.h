@@ -77,9 +77,9 @@ struct ScoreModifiers {
   // keys from a block of queries, with positions counted from the start of the sequence. Hidden blocks are not computed
   // (FlashAttention, section 3.3).
   ConstTensorView block_mask{};
-  std::int64_t block_size = 128;  // 64 or 128
-  const ScoreFunction* function = nullptr;     // what texts make of the scores and which keys they hide
-  std::span<const ConstTensorView> captures{};  // the function's, in its order; any shapes and strides
+  std::int64_t block_size = 128;                // 64 or 128
+  const ScoreFunction* function = nullptr;      // what texts make of the scores and which keys they hide
+  std::span<const ConstTensorView> captures{};  // the function's, in its order; any non-negative strides
 };
 
 /// Seed and offset of dropout's random numbers, Philox4x32-7 (Salmon et al., 2011). Give both passes the same.

@@ -42,6 +42,9 @@ class STROBE_API ScoreFunction {
   /// The simplified texts, the derivatives by the score and by every capture, and how their gradients are summed.
   std::string explain() const;
 
+  /// Whether the score depends on what it reads of captures()[capture], so that a backward may give that gradient.
+  bool has_gradient(int capture) const;
+
   /// What engines make of the texts.
   const std::shared_ptr<const expression::Formula>& formula() const { return formula_; }
 

@@ -120,7 +120,18 @@ typedef struct strobe_rotation {
   uint64_t seed;
 } strobe_rotation;
 
-/* @stable, but for q_shift, v_rotation, offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads */
+/* A tensor that texts read, as strobe::CaptureType. @experimental */
+typedef struct strobe_capture_type {
+  const char* name; /* copied */
+  int32_t dtype;    /* strobe_dtype */
+  int32_t rank;     /* from 0 to 4; of rank 0 the tensor of a call has one element in one dimension */
+} strobe_capture_type;
+
+/* As strobe::ScoreFunction. @experimental */
+typedef struct strobe_score_function strobe_score_function;
+
+/* @stable, but for q_shift, v_rotation, offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads,
+ * function, captures, capture_count, reserved */
 typedef struct strobe_forward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -142,6 +153,11 @@ typedef struct strobe_forward_arguments {
   strobe_tensor tree_mask;          /* optional: int64, a bit for each of the sequence's last keys */
   strobe_tensor offset_q, offset_k; /* as those of strobe::Sequences: optional */
   int64_t dropout_first_batch, dropout_first_head, dropout_heads; /* as those of strobe::RandomState */
+  /* As those of strobe::ScoreModifiers: null, or the function of texts, and as many tensors as it has captures. */
+  const strobe_score_function* function;
+  const strobe_tensor* captures;
+  int32_t capture_count;
+  int32_t reserved; /* must be 0 */
 } strobe_forward_arguments;
 
 /* As strobe::ScaleUnit. @experimental */
@@ -242,7 +258,8 @@ typedef struct strobe_quantization_plan {
   const char* explanation; /* valid until the calling thread's next strobe_plan_quantization */
 } strobe_quantization_plan;
 
-/* @stable, but for offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads */
+/* @stable, but for offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads, function, captures,
+ * capture_count, reserved, d_captures */
 typedef struct strobe_backward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -256,6 +273,11 @@ typedef struct strobe_backward_arguments {
   const uint64_t* random_on_device; /* the forward's */
   strobe_tensor offset_q, offset_k; /* likewise */
   int64_t dropout_first_batch, dropout_first_head, dropout_heads;
+  const strobe_score_function* function; /* the forward's, with its captures */
+  const strobe_tensor* captures;
+  int32_t capture_count;
+  int32_t reserved;                /* must be 0 */
+  const strobe_tensor* d_captures; /* null, or capture_count tensors, float32; of rank 0 where none is wanted */
 } strobe_backward_arguments;
 
 /* As strobe::JvpArguments, which says what is optional. @experimental */
@@ -273,6 +295,15 @@ typedef struct strobe_jvp_arguments {
   strobe_tensor offset_q, offset_k; /* optional */
   int64_t dropout_first_batch, dropout_first_head, dropout_heads;
 } strobe_jvp_arguments;
+
+/* As strobe::ScoreFunction::parse; `score` or `mask` may be null. On success it writes *function, to be freed by
+ * strobe_score_function_free when no call that was given it runs; the other two take null, too. The text of
+ * strobe_score_function_explain is valid as long as the function. Errors name the column. @experimental */
+STROBE_API strobe_code strobe_score_function_parse(const char* score, const char* mask,
+                                                   const strobe_capture_type* captures, int32_t capture_count,
+                                                   strobe_score_function** function);
+STROBE_API const char* strobe_score_function_explain(const strobe_score_function* function);
+STROBE_API void strobe_score_function_free(strobe_score_function* function);
 
 /* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are
  * done. `context` is strobe_execution's parallel_for_context. @stable */

@@ -69,6 +69,13 @@ DType out_dtype(const Given& given) {
   return dtype_named(string(given, kAccepted), {given.name, kAccepted});
 }
 
+/// Of the language of docs/expressions.md.
+std::string expression_text(const Given& given) {
+  const std::string_view text = string(given, "text, or a strobe.ScoreFunction");
+  if (text.empty()) raise(PyExc_ValueError, "{} is empty: it must be an expression", given.name);
+  return std::string(text);
+}
+
 /// Seed and offset as four words, where they lie.
 const std::uint64_t* random_state(const TensorView& words) {
   if (words.rank != 1 || words.shape[0] != 4 || words.strides[0] != 1 || words.dtype != DType::int32) {
@@ -143,6 +150,9 @@ constexpr Keyword kKeywords[] = {
     {"leftpad_k", read_tensor},
     {"cache_batch_idx", read_tensor},
     {"tree_mask", read_tensor},
+    {"score", [](CallOptions& o, Imports&, const Given& g) { o.expression.score = expression_text(g); }},
+    {"mask_text", [](CallOptions& o, Imports&, const Given& g) { o.expression.mask = expression_text(g); }},
+    {"captures", [](CallOptions& o, Imports&, const Given& g) { o.expression.given_captures = g.value; }},
 };
 
 constexpr bool is_keyword(std::string_view name) {
@@ -183,6 +193,7 @@ void read_options(const nb::kwargs& keywords, Imports& imports, CallOptions& opt
     const std::string text(string({"an option's name", name}, "text"));
     read_option(options, imports, {text.c_str(), value});
   }
+  options.expression.read(imports, options.arguments.modifiers);
   options.execution.stream = imports.stream();
   options.execution.parallel_for = parallel_for();
   if (options.execution.threads == 0 && !imports.on_gpu()) options.execution.threads = threads();

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "expressions.h"
 #include "imports.h"
 #include "strobe/attention.h"
 
@@ -15,6 +16,7 @@ namespace strobe::python {
 struct CallOptions {
   AttentionOptions attention;
   ForwardArguments arguments;  // its optional inputs, those of a backward among them
+  Expression expression;       // what arguments.modifiers points to
   bool seeded = false;         // arguments.random was given, in any of its forms
   Execution execution;
   std::optional<DType> out_dtype;  // of 8-bit inputs, for a plan: a call has its output

@@ -26,6 +26,7 @@ inline Role role_of(const CallTensor& tensor) {
       case Elements::bytes: return "uint8 or bool";
       case Elements::eight_bit: return "int8 or float8_e4m3fn";
       case Elements::cached: return "float32, float16, bfloat16, int8 or float8_e4m3fn";
+      case Elements::captured: return "float32, float16, bfloat16, int32, int64, uint8 or bool";
     }
     return "";
   }();

@@ -101,15 +101,28 @@ bool empty(const TensorView& view) {
   return std::ranges::count(view.shape.begin(), view.shape.begin() + view.rank, 0) > 0;
 }
 
+/// Whether a tensor of that rank is one element, where the role takes such tensors.
+bool is_scalar(std::size_t rank, const Role& role) {
+  if (role.scalar == nullptr) return false;
+  *role.scalar = rank == 0;
+  return rank == 0;
+}
+
 TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
-  if (tensor.ndim < 1 || tensor.ndim > kMaxRank) raise_rank(role, tensor.ndim);
-  if (tensor.shape == nullptr) raise(PyExc_ValueError, "{} comes without a shape through DLPack", role.name);
+  const bool scalar = is_scalar(static_cast<std::size_t>(tensor.ndim), role);
+  if ((tensor.ndim < 1 && !scalar) || tensor.ndim > kMaxRank) raise_rank(role, tensor.ndim);
+  if (tensor.shape == nullptr && !scalar) raise(PyExc_ValueError, "{} comes without a shape through DLPack", role.name);
   const auto* dtype = std::ranges::find(kDTypes, tensor.dtype, &NamedDType::dlpack);
   if (dtype == std::end(kDTypes)) raise_dtype(role, text_of(tensor.dtype));
   TensorView view;
   view.data = tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
   view.dtype = checked(*dtype, role);
   view.device = device_of(tensor.device.device_type, tensor.device.device_id, role);
+  if (scalar) {
+    view.rank = 1;
+    view.shape[0] = view.strides[0] = 1;
+    return view;
+  }
   view.rank = tensor.ndim;
   std::copy_n(tensor.shape, tensor.ndim, view.shape.begin());
   if (tensor.strides == nullptr || empty(view)) {
@@ -220,6 +233,7 @@ TensorView view_of(const NamedShape& shape, const Role& role) {
 }
 
 TensorView view_of(const TensorShape& shape, const Role& role) {
+  if (is_scalar(shape.shape.size(), role)) return view_of(TensorShape{{1}, shape.dtype, shape.device}, {role.name});
   if (shape.shape.empty() || shape.shape.size() > kMaxRank) {
     raise_rank(role, static_cast<std::int64_t>(shape.shape.size()));
   }

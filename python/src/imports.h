@@ -20,6 +20,7 @@ struct Role {
   const char* name = nullptr;
   const char* dtypes = nullptr;  // "float32, float16 or bfloat16"
   bool written = false;
+  bool* scalar = nullptr;  // not null: a tensor of rank 0 comes as one element, and this says that it did
 };
 
 /// A shape, a dtype and a device without memory behind them: what a plan needs of a tensor.

@@ -19,6 +19,7 @@
 #include "call/option_fields.h"
 #include "call/tensors.h"
 #include "dense_strides.h"
+#include "score_functions.h"
 #include "strobe/attention.h"
 #include "strobe/jvp.h"
 #include "strobe/quantize.h"
@@ -47,6 +48,10 @@ struct Call {
   RandomState random;  // but for seed and offset: the place of the call in a larger one
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
+  std::string score, mask, capture_names;  // names and ranks of captures: "slope:1 table:2"
+  SharedFunction function;
+  std::vector<ConstTensorView> captures;
+  std::vector<TensorView> d_captures;  // or none
 
   /// Not given where the call has none of that name.
   TensorView tensor(std::string_view name) const {
@@ -55,9 +60,12 @@ struct Call {
   }
 };
 
+/// "capture_3", and "d_capture_3" for its gradient.
+bool is_capture(std::string_view name) { return name.starts_with("capture_") || name.starts_with("d_capture_"); }
+
 /// "random" are the words of dropout's seed and offset.
 bool is_tensor(std::string_view name) {
-  return name == "random" || find_tensor<ForwardArguments>(name) != nullptr ||
+  return is_capture(name) || name == "random" || find_tensor<ForwardArguments>(name) != nullptr ||
          find_tensor<BackwardArguments>(name) != nullptr || find_tensor<JvpArguments>(name) != nullptr ||
          find_tensor<QuantizeArguments>(name) != nullptr;
 }
@@ -73,7 +81,7 @@ std::optional<DType> dtype_of(xla::DataType dtype) {
     case xla::DataType::pred: return DType::uint8;
     case xla::DataType::s8: return DType::int8;
     case xla::DataType::f8e4m3fn: return DType::float8_e4m3;
-    case xla::DataType::s64: break;
+    case xla::DataType::s64: return DType::int64;
   }
   return std::nullopt;
 }
@@ -83,13 +91,15 @@ Status failure(std::string message) { return {StatusCode::invalid_argument, std:
 /// XLA's buffers are dense and row-major.
 Status read_buffer(const xla::Buffer& buffer, std::string_view name, const Device& device, TensorView& view) {
   const std::optional<DType> dtype = dtype_of(buffer.dtype);
-  if (!dtype || buffer.rank < 1 || buffer.rank > kMaxRank) {
+  const bool scalar = buffer.rank == 0 && is_capture(name);
+  if (!dtype || (buffer.rank < 1 && !scalar) || buffer.rank > kMaxRank) {
     return failure(fmt::format("{} is of a dtype or rank that no tensor of a call has", name));
   }
   view.data = buffer.data;
   view.dtype = *dtype;
   view.device = device;
-  view.rank = static_cast<int>(buffer.rank);
+  view.rank = std::max(static_cast<int>(buffer.rank), 1);
+  view.shape[0] = 1;
   std::copy_n(buffer.extents, buffer.rank, view.shape.begin());
   if (!set_dense_strides(view)) return failure(fmt::format("{} must span at most 2^48 elements of memory", name));
   return {};
@@ -152,6 +162,29 @@ Status check_random(const TensorView& random) {
   return failure("random must be four int32: the words of seed and offset, low first");
 }
 
+/// The function of the call's texts, and what it reads and writes, which the operands and results have by number.
+Status read_expression(Call& call) {
+  if (call.score.empty() && call.mask.empty()) return {};
+  std::vector<CaptureType> types;
+  std::string_view names = call.capture_names;
+  while (!names.empty()) {
+    const std::string_view one = names.substr(0, names.find(' '));
+    names.remove_prefix(std::min(names.size(), one.size() + 1));
+    const std::size_t colon = one.find(':');
+    const ConstTensorView view = call.tensor(fmt::format("capture_{}", types.size()));
+    const TensorView gradient = call.tensor(fmt::format("d_capture_{}", types.size()));
+    if (colon == std::string_view::npos || !view.given()) return failure("captures without a name or a tensor");
+    types.push_back({std::string(one.substr(0, colon)), view.dtype, one.substr(colon) == ":0" ? 0 : view.rank});
+    call.captures.push_back(view);
+    call.d_captures.push_back(gradient);
+  }
+  if (std::ranges::none_of(call.d_captures, &TensorView::given)) call.d_captures.clear();
+  Result<SharedFunction> function = parsed_once(call.score, call.mask, std::move(types));
+  if (!function.ok()) return function.status();
+  call.function = *std::move(function);
+  return {};
+}
+
 Status read_call(const CallFrame& frame, const Device& device, Call& call) {
   for (std::int64_t index = 0; index < frame.attributes.count; ++index) {
     const xla::ByteSpan& span = *frame.attributes.names[index];
@@ -161,12 +194,19 @@ Status read_call(const CallFrame& frame, const Device& device, Call& call) {
       status = read_buffers(frame.operands, text_of(frame.attributes, index), device, call);
     } else if (name == "results") {
       status = read_buffers(frame.results, text_of(frame.attributes, index), device, call);
+    } else if (name == "score") {
+      call.score = text_of(frame.attributes, index);
+    } else if (name == "mask_text") {
+      call.mask = text_of(frame.attributes, index);
+    } else if (name == "capture_names") {
+      call.capture_names = text_of(frame.attributes, index);
     } else if (frame.attributes.kinds[index] == xla::AttributeKind::scalar) {
       read_number(name, *static_cast<const xla::Scalar*>(frame.attributes.values[index]), call);
     }
     if (!status.ok()) return status;
   }
-  return check_random(call.tensor("random"));
+  Status status = read_expression(call);
+  return status.ok() ? check_random(call.tensor("random")) : status;
 }
 
 template <class Arguments>
@@ -190,6 +230,9 @@ Arguments pass_of(const Call& call) {
   auto arguments = arguments_of<Arguments>(call);
   if (arguments.q.rank == 4) broadcast_rows(arguments.modifiers.bias, arguments.q.shape[1]);
   arguments.modifiers.block_size = call.block_size;
+  arguments.modifiers.function = call.function.get();
+  arguments.modifiers.captures = call.captures;
+  if constexpr (std::is_same_v<Arguments, BackwardArguments>) arguments.d_captures = call.d_captures;
   arguments.random = call.random;
   // Words of seed and offset, low ones first, read when the call runs. XLA aligns its buffers to 16 bytes and more.
   arguments.random.on_device = static_cast<const std::uint64_t*>(call.tensor("random").data);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "append.h"
+#include "expressions.h"
 #include "imports.h"
 #include "jax_calls.h"
 #include "masks.h"
@@ -61,7 +62,8 @@ NB_MODULE(_core, module) {
   module.def("backward", &backward, nb::arg("d_o").none(), nb::arg("q").none(), nb::arg("k").none(),
              nb::arg("v").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("d_lse").none(),
              nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("d_bias").none(),
-             nb::arg("d_sink").none(), nb::arg("allocate_workspace").none(), nb::arg("options"));
+             nb::arg("d_sink").none(), nb::arg("allocate_workspace").none(), nb::arg("d_captures") = nb::none(),
+             nb::arg("options"));
   module.def("jvp", &jvp, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("q_tangent").none(),
              nb::arg("k_tangent").none(), nb::arg("v_tangent").none(), nb::arg("o").none(), nb::arg("lse").none(),
              nb::arg("o_tangent").none(), nb::arg("lse_tangent").none(), nb::arg("options"));
@@ -85,6 +87,7 @@ NB_MODULE(_core, module) {
   module.def("set_threads", &set_threads, nb::arg("threads").none());
   module.def("get_threads", &threads);
   bind_values(module);
+  bind_score_function(module);
   bind_masks(module);
   bind_jax_handlers(module);
 }

@@ -161,7 +161,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
 
 void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle d_lse,
               nb::handle dq, nb::handle dk, nb::handle dv, nb::handle d_bias, nb::handle d_sink,
-              nb::handle allocate_workspace, const nb::kwargs& keywords) {
+              nb::handle allocate_workspace, nb::handle d_captures, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
   BackwardArguments arguments;
   import_tensors(imports, arguments,
@@ -170,6 +170,8 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
   check_seeded(options);
   import_tensors(imports, arguments, {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"d_bias", d_bias}, {"d_sink", d_sink}});
   add_options(options, arguments);
+  const std::vector<TensorView> gradients = import_gradients(imports, options.expression, d_captures);
+  arguments.d_captures = gradients;
   WorkspaceFunction workspace(allocate_workspace, imports);
   const AllocateWorkspace allocate = std::ref(workspace);
   if (!allocate_workspace.is_none()) options.execution.allocate_workspace = &allocate;

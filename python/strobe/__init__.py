@@ -9,6 +9,7 @@ NotImplementedError.
 from strobe._append import append
 from strobe._attention import attention, attention_backward, explain, info
 from strobe._core import version as __version__
+from strobe._expressions import ScoreFunction
 from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
 from strobe._merge import merge, merge_backward
 from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOptions, ScoreOptions
@@ -24,6 +25,7 @@ __all__ = [
     "QuantizationPlan",
     "QuantizeOptions",
     "Quantized",
+    "ScoreFunction",
     "ScoreOptions",
     "__version__",
     "append",

@@ -5,11 +5,12 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from strobe import _core, _few_queries
 from strobe._documented import with_options
+from strobe._expressions import differentiable, unpack
 from strobe._forward import forward, outputs_of, results
 from strobe._frameworks import check_outputs, framework_of, mark_written
 from strobe._frameworks.base import NOT_RECORDED
 from strobe._mask_argument import apply_mask, plan_mask, summed_to
-from strobe._option_list import OPTIONS, check_options
+from strobe._option_list import OPTIONS, captures_of, check_options
 from strobe._options import Options, Tensor
 from strobe._shapes import Shape, dtype_name, shape_of, tensor_shape
 from strobe._threads import get_threads
@@ -23,7 +24,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     out: Tensor | None = ...,
     return_lse: Literal[False] = ...,
     return_max_logits: Literal[False] = ...,
@@ -35,7 +36,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     out: Tensor | None = ...,
     return_lse: Literal[True],
     return_max_logits: Literal[False] = ...,
@@ -47,7 +48,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     out: Tensor | None = ...,
     return_lse: Literal[False] = ...,
     return_max_logits: Literal[True],
@@ -59,7 +60,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     out: Tensor | None = ...,
     return_lse: Literal[True],
     return_max_logits: Literal[True],
@@ -71,7 +72,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     out: Tensor | None = ...,
     return_lse: bool = ...,
     return_max_logits: bool = ...,
@@ -83,7 +84,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = None,
+    mask: Tensor | str | None = None,
     out: Tensor | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
@@ -102,7 +103,8 @@ def attention(
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
     exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
 
-    ``mask`` is bool, True where a query sees a key, or floating point, added to the scores: [batch, seqlen_k], for
+    ``mask`` is text, which is ``mask_text``, or a tensor: bool, True where a query sees a key, or floating point, added
+    to the scores: [batch, seqlen_k], for
     padding, [batch, seqlen_q, seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k], where an extent may be 1. It applies
     beside ``causal``, ``bias`` and all other options. A key that it hides from every query may hold anything, NaN
     included; a key that it shows to some must be finite. In host memory a bool mask of padding alone, on the right or
@@ -130,6 +132,7 @@ def attention(
     """
     if not options.keys() <= OPTIONS.keys():
         check_options("strobe.attention", options)
+    mask = unpack(mask, options)
     framework = framework_of(q)
     if framework.name == "jax":
         return _jax_attention(q, k, v, mask, out, return_lse, return_max_logits, options)
@@ -162,13 +165,14 @@ def attention_backward(
     o: Tensor,
     lse: Tensor,
     *,
-    mask: Tensor | None = None,
+    mask: Tensor | str | None = None,
     d_lse: Tensor | None = None,
     dq: Tensor | None = None,
     dk: Tensor | None = None,
     dv: Tensor | None = None,
     return_d_bias: bool = False,
     return_d_sink: bool = False,
+    return_d_captures: bool = False,
     **options: Unpack[Options],
 ) -> tuple[Tensor, ...]:
     """(dq, dk, dv), the gradients of a loss whose gradient with respect to attention's output is ``d_o``.
@@ -176,12 +180,14 @@ def attention_backward(
     q, k, v, o, lse, mask and the options, a seed of dropout among them, are the forward's; d_o has o's shape and dtype;
     ``d_lse``, in lse's shape, is the gradient that comes in through lse. The gradients have their tensor's shape and
     dtype, and are written to ``dq``, ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and
-    ``return_d_sink`` the tuple goes on with the gradients of bias and sink, in their shapes, float32. Raises as
+    ``return_d_sink`` the tuple goes on with the gradients of bias and sink, in their shapes, float32, and with
+    ``return_d_captures`` with a dict of those of the captures that the score reads as real numbers, likewise. Raises as
     ``attention`` does.
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
     check_options("strobe.attention_backward", options)
+    mask = unpack(mask, options)
     check_outputs(dq=dq, dk=dk, dv=dv)
     framework = framework_of(q)
     dq, dk, dv = (
@@ -196,14 +202,15 @@ def attention_backward(
         k, v = apply_mask(framework, mask, (q, k, v), options, read=read, has_backward=True)
     d_bias = _float32_like(options.get("bias"), "bias") if return_d_bias else None
     d_sink = _float32_like(options.get("sink"), "sink") if return_d_sink else None
+    d_captures = _gradients_of_captures(options) if return_d_captures else None
     stream = options.get("stream")
     allocate = framework.workspace_allocator(q, stream)
     call: dict[str, Any] = {**options, "stream": framework.stream(stream)}
-    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **call)
+    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, d_captures, **call)
     mark_written(dq, dk, dv)
     if d_bias is not None:
         d_bias = summed_to(d_bias, shape_of(bias))
-    return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
+    return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink, d_captures) if gradient is not None)
 
 
 @with_options(Options)
@@ -212,7 +219,7 @@ def explain(
     k: Tensor | Shape,
     v: Tensor | Shape,
     *,
-    mask: Tensor | Shape | None = None,
+    mask: Tensor | Shape | str | None = None,
     backward: bool = False,
     dtype: str = "float32",
     device: str = "cpu",
@@ -220,10 +227,11 @@ def explain(
 ) -> str:
     """Which engine and tiles a call would run on and why, in a few lines of text.
 
-    q, k, v and mask are tensors, or their shapes as tuples; those of q, k and v are of ``dtype`` on ``device``, "cpu"
-    or "cuda:0". Raises what the call would raise.
+    q, k, v and mask are tensors, or their shapes as tuples (a mask may be text); those of q, k and v are of
+    ``dtype`` on ``device``, "cpu" or "cuda:0". Raises what the call would raise.
     """
     check_options("strobe.explain", options)
+    mask = unpack(mask, options)
     call: dict[str, Any] = {**options}
     if mask is not None:
         where = device if isinstance(q, tuple) else framework_of(q).device_text(q)
@@ -258,6 +266,13 @@ def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
     if tensor is None:
         raise ValueError(f"return_d_{name} is given without {name}: give {name}, too")
     return framework_of(tensor).empty(shape_of(tensor), tensor, "float32")
+
+
+def _gradients_of_captures(options: Options) -> dict[str, Tensor]:
+    captures = captures_of(options)
+    if not captures:
+        raise ValueError("return_d_captures is given without captures: give captures, too")
+    return {name: _float32_like(captures[name], "captures") for name in sorted(differentiable(options))}
 
 
 def _jax_attention(

@@ -9,6 +9,11 @@ version: str
 class TensorShape:
     def __init__(self, shape: list[int], dtype: str, cuda: bool, index: int) -> None: ...
 
+class ScoreFunction:
+    def __init__(self, score: str, mask: str, captures: dict[str, Any] | None) -> None: ...
+    def explain(self) -> str: ...
+    differentiable: list[str]
+
 def forward(
     q: Tensor,
     k: Tensor,
@@ -33,6 +38,7 @@ def backward(
     d_bias: Tensor | None,
     d_sink: Tensor | None,
     allocate_workspace: Callable[[int], Tensor] | None,
+    d_captures: dict[str, Tensor] | None = None,
     **options: Unpack[Options],
 ) -> None: ...
 def jvp(

@@ -21,6 +21,7 @@ _INSTEAD = {
     "cache_batch_idx": "give seqused_k and leftpad_k for the keys of a cache, tree_mask for draft tokens",
 }
 _BY_DIAGONAL = ("causal", "window", "chunk", "alibi_slopes")  # options that look at where queries and keys lie
+_BY_LENGTH = ("log_length", "score", "mask_text")  # that count or number hidden keys as well
 _OFFSETS = ("offset_q", "offset_k")  # which place them, whatever the lengths are
 _BY_KEY = ("chunk", "dropout", "bias", "block_mask", "tree_mask", "seqused_k")  # that count keys from the first one
 
@@ -152,7 +153,7 @@ def used_lengths(
     """
     if mask.all() or k[1] == 0:
         return {}
-    if mask.shape[1:3] != (1, 1) or _is_given("log_length", options):  # which counts hidden keys as well
+    if mask.shape[1:3] != (1, 1) or any(_is_given(name, options) for name in _BY_LENGTH):
         return None
     seen = np.broadcast_to(mask[:, 0, 0], (q[0], k[1]))
     counts = seen.sum(1)

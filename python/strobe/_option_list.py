@@ -47,6 +47,8 @@ def type_name(annotation: Any) -> str:
         return "Tensor" if "tensor" in get_args(annotation) else type_name(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         return " | ".join("None" if x is type(None) else type_name(x) for x in get_args(annotation))
+    if get_origin(annotation) is dict:
+        return f"dict[{', '.join(map(type_name, get_args(annotation)))}]"
     if get_origin(annotation) is tuple:
         return f"tuple[{', '.join('...' if x is Ellipsis else type_name(x) for x in get_args(annotation))}]"
     return inspect.formatannotation(annotation).removeprefix("typing.").replace("'", '"')
@@ -93,6 +95,16 @@ def names_of(kind: Kind, names: Collection[str] = OPTIONS.keys()) -> tuple[str, 
 def is_seeded(options: Mapping[str, Any]) -> bool:
     """Whether the options say which random numbers dropout takes."""
     return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
+
+
+def captures_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The captures of a call, by name; TypeError for what is no dict."""
+    captures = options.get("captures")
+    if captures is None:
+        return {}
+    if not isinstance(captures, dict):
+        raise TypeError(f"captures is of type {type(captures).__name__}: it must be a dict of names and tensors")
+    return captures
 
 
 # What is given here for what other libraries call by another name.

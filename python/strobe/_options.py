@@ -51,6 +51,17 @@ class ScoreOptions(TypedDict, total=False):
     """[batch or 1, heads_q or 1, blocks of queries, blocks of keys] uint8 or bool: 0 hides a block."""
     block_size: Annotated[int, 128]
     """Rows and columns of a block of block_mask: 64 or 128."""
+    score: str | Any
+    """What becomes of a score, as text: "score + slope[head] * (k - q)", of the language that docs/expressions.md
+    describes; or a strobe.ScoreFunction, which has a mask and captures, too. `score` is the scaled score after softcap,
+    ALiBi and bias."""
+    mask_text: str
+    """Whether query `q` sees key `k`, as text: "k <= q && document[k] == document[q]"; beside every other mask. The
+    argument mask takes the same text; this option stands beside a mask that is a tensor."""
+    captures: dict[str, Tensor]
+    """The tensors that the texts read, by name: float32, float16, bfloat16, int32, int64, uint8 or bool, of rank 0 to
+    4, with any strides. Other shapes and contents compile nothing. Those that the score reads as real numbers have
+    gradients."""
     seed: Annotated[Word, 0]
     """With offset: which probabilities dropout takes, see dropout_mask. Each is from 0 to 2^64 - 1. With dropout one of
     the two or random_state must be given; for tensors of PyTorch alone a call without them draws a seed."""
@@ -125,10 +136,11 @@ class TensorOptions(ScoreOptions, EightBitOptions, total=False):
 class JaxOptions(TensorOptions, total=False):
     """What is computed, of arrays of JAX."""
 
-    mask: Tensor
-    """bool, True where a query sees a key, or floating point, added to the scores: [batch, seqlen_k], [batch, seqlen_q,
-    seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k], any axis of extent 1 or whole. It joins causal, window and bias.
-    Keys that it hides from every query may hold anything. Not with packed sequences."""
+    mask: Tensor | str
+    """Text, which is mask_text; or bool, True where a query sees a key, or floating point, added to the scores: [batch,
+    seqlen_k], [batch, seqlen_q, seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k], any axis of extent 1 or whole.
+    It joins causal, window and bias. Keys that it hides from every query may hold anything. Not with packed
+    sequences."""
     q_segment_ids: Tensor
     """[batch, seqlen_q] int32, with kv_segment_ids: a query sees the keys of its own segment alone. They take memory
     for each query and key, which packed sequences do not."""

@@ -65,7 +65,11 @@ Status with_call(const CArguments* c_arguments, const strobe_execution* c_execut
   if (!read.ok()) return read.status();
   if (read->parallel_for) read->execution.parallel_for = &read->parallel_for;
   if (read->allocate_workspace) read->execution.allocate_workspace = &read->allocate_workspace;
-  return use(*arguments, read->execution);
+  if constexpr (requires { arguments->arguments.q; }) {
+    return use(arguments->arguments, read->execution);
+  } else {
+    return use(*arguments, read->execution);
+  }
 }
 
 Status run(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
@@ -253,6 +257,24 @@ strobe_code strobe_plan_run_backward(const strobe_plan* plan, const strobe_backw
                                      const strobe_execution* execution) {
   return strobe::api::run_plan(plan, arguments, execution);
 }
+
+strobe_code strobe_score_function_parse(const char* score, const char* mask, const strobe_capture_type* captures,
+                                        int32_t capture_count, strobe_score_function** to) {
+  using namespace strobe;
+  return api::with_code([&]() -> Status {
+    if (to == nullptr) return api::invalid("function is null: give the address of a strobe_score_function pointer");
+    const Result<ScoreFunction> function = api::read_function(score, mask, captures, capture_count);
+    if (!function.ok()) return function.status();
+    *to = new strobe_score_function{*function, function->explain()};
+    return {};
+  });
+}
+
+const char* strobe_score_function_explain(const strobe_score_function* function) {
+  return function == nullptr ? "" : function->explanation.c_str();
+}
+
+void strobe_score_function_free(strobe_score_function* function) { delete function; }
 
 void strobe_plan_destroy(strobe_plan* plan) { delete plan; }
 

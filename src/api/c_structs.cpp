@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "api/c_tensors.h"
+#include "call/limits.h"
 #include "call/tensors.h"
 
 namespace strobe::api {
@@ -81,15 +83,31 @@ Result<Struct> read_given(const Struct* given, std::string_view name) {
   return read_versioned(given, name);
 }
 
-/// The arguments of a pass that has nothing of its own beside tensors.
-template <class Arguments, class Struct>
-Result<Arguments> read_pass(const Struct* given, std::string_view name) {
-  const Result<Struct> from = read_given(given, name);
-  if (!from.ok()) return from.status();
-  Arguments arguments;
-  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
-  read_shared(*from, arguments);
-  return arguments;
+/// `count` tensors of an array of the caller's.
+template <class View>
+Status read_list(const strobe_tensor* from, std::int32_t count, std::string_view name, std::vector<View>& to) {
+  to.resize(static_cast<std::size_t>(count));
+  Status status;
+  for (std::size_t i = 0; i < to.size() && status.ok(); ++i) status = read_view(from[i], name, to[i]);
+  return status;
+}
+
+/// The function of texts and its captures.
+template <class Struct, class Arguments>
+Status read_expression(const Struct& from, std::string_view name, ReadPass<Arguments>& to) {
+  if (from.reserved != 0) return invalid("{}.reserved is {}: it must be 0", name, from.reserved);
+  if (from.capture_count < 0 || from.capture_count > kMaxCaptures) {
+    return invalid("{}.capture_count is {}: a call takes from 0 to {}", name, from.capture_count, kMaxCaptures);
+  }
+  if (from.capture_count > 0 && from.captures == nullptr) {
+    return invalid("captures is null: give an array of {} tensors", from.capture_count);
+  }
+  if (Status status = read_list(from.captures, from.capture_count, "captures", to.captures); !status.ok()) {
+    return status;
+  }
+  if (from.function != nullptr) to.arguments.modifiers.function = &from.function->function;
+  to.arguments.modifiers.captures = to.captures;
+  return {};
 }
 
 }  // namespace
@@ -119,25 +137,63 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   return options;
 }
 
-Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
-  const Result<strobe_forward_arguments> from = read_given(given, "strobe_forward_arguments");
+Result<ReadPass<ForwardArguments>> read_arguments(const strobe_forward_arguments* given) {
+  constexpr std::string_view kName = "strobe_forward_arguments";
+  const Result<strobe_forward_arguments> from = read_given(given, kName);
   if (!from.ok()) return from.status();
   if (from->v_rotation.reserved != 0) {
     return invalid("strobe_rotation.reserved is {}: it must be 0", from->v_rotation.reserved);
   }
-  ForwardArguments arguments;
-  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
-  read_shared(*from, arguments);
-  arguments.v_rotation = {from->v_rotation.given != 0, from->v_rotation.seed};
-  return arguments;
+  ReadPass<ForwardArguments> read;
+  Status status = first_failure([&] { return read_tensors(*from, read.arguments); },
+                                [&] { return read_expression(*from, kName, read); });
+  if (!status.ok()) return status;
+  read_shared(*from, read.arguments);
+  read.arguments.v_rotation = {from->v_rotation.given != 0, from->v_rotation.seed};
+  return read;
 }
 
-Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {
-  return read_pass<BackwardArguments>(given, "strobe_backward_arguments");
+Result<ReadPass<BackwardArguments>> read_arguments(const strobe_backward_arguments* given) {
+  constexpr std::string_view kName = "strobe_backward_arguments";
+  const Result<strobe_backward_arguments> from = read_given(given, kName);
+  if (!from.ok()) return from.status();
+  ReadPass<BackwardArguments> read;
+  Status status = first_failure([&] { return read_tensors(*from, read.arguments); },
+                                [&] { return read_expression(*from, kName, read); });
+  if (status.ok() && from->d_captures != nullptr) {
+    status = read_list(from->d_captures, from->capture_count, "d_captures", read.d_captures);
+  }
+  if (!status.ok()) return status;
+  read_shared(*from, read.arguments);
+  read.arguments.d_captures = read.d_captures;
+  return read;
 }
 
 Result<JvpArguments> read_arguments(const strobe_jvp_arguments* given) {
-  return read_pass<JvpArguments>(given, "strobe_jvp_arguments");
+  const Result<strobe_jvp_arguments> from = read_given(given, "strobe_jvp_arguments");
+  if (!from.ok()) return from.status();
+  JvpArguments arguments;
+  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
+  read_shared(*from, arguments);
+  return arguments;
+}
+
+Result<ScoreFunction> read_function(const char* score, const char* mask, const strobe_capture_type* captures,
+                                    std::int32_t count) {
+  if (count < 0 || count > kMaxCaptures) {
+    return invalid("capture_count is {}: a call takes from 0 to {}", count, kMaxCaptures);
+  }
+  if (count > 0 && captures == nullptr) return invalid("captures is null: give an array of {} types", count);
+  std::vector<CaptureType> types;
+  for (std::int32_t i = 0; i < count; ++i) {
+    if (captures[i].name == nullptr) return invalid("the name of capture {} is null", i);
+    if (Status status = check_enum(captures[i].dtype, STROBE_INT64, "the dtype of a capture"); !status.ok()) {
+      return status;
+    }
+    types.push_back({captures[i].name, static_cast<DType>(captures[i].dtype), captures[i].rank});
+  }
+  const auto text = [](const char* given) { return given == nullptr ? std::string_view() : std::string_view(given); };
+  return ScoreFunction::parse(text(score), text(mask), std::move(types));
 }
 
 Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given) {

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -53,8 +55,16 @@ Result<Struct> read_versioned(const Struct* from, std::string_view name) {
 
 Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name);
 Result<AttentionOptions> read_options(const strobe_options* given);
-Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
-Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);
+
+/// A pass's arguments and the lists of tensors that they point to, which stay where they are when this moves.
+template <class Arguments>
+struct ReadPass {
+  Arguments arguments;
+  std::vector<ConstTensorView> captures;
+  std::vector<TensorView> d_captures;
+};
+Result<ReadPass<ForwardArguments>> read_arguments(const strobe_forward_arguments* given);
+Result<ReadPass<BackwardArguments>> read_arguments(const strobe_backward_arguments* given);
 Result<JvpArguments> read_arguments(const strobe_jvp_arguments* given);
 Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given);
 Result<AppendArguments> read_arguments(const strobe_append_arguments* given);
@@ -81,6 +91,10 @@ struct ReadMergeBackward {
 };
 Result<ReadMergeBackward> read_arguments(const strobe_merge_backward_arguments* given);
 
+/// A function of texts as C has it.
+Result<ScoreFunction> read_function(const char* score, const char* mask, const strobe_capture_type* captures,
+                                    std::int32_t count);
+
 Result<ErrorBudget> read_budget(const strobe_error_budget* given);
 
 /// Whether a plan can be written to the caller's struct: its struct_size.
@@ -98,3 +112,8 @@ struct ReadExecution {
 Result<ReadExecution> read_execution(const strobe_execution* given);
 
 }  // namespace strobe::api
+
+struct strobe_score_function {
+  strobe::ScoreFunction function;
+  std::string explanation;
+};

@@ -23,6 +23,10 @@ const std::vector<CaptureType>& ScoreFunction::captures() const { return formula
 
 std::string ScoreFunction::explain() const { return formula_->explain(); }
 
+bool ScoreFunction::has_gradient(int capture) const {
+  return std::ranges::any_of(formula_->reads(), [&](const expression::Read& read) { return read.capture == capture; });
+}
+
 namespace api {
 namespace {
 
@@ -40,7 +44,8 @@ Status check_capture(const CaptureType& capture, const ConstTensorView& view, co
       return invalid("{} has shape {}: extents must be from 0 to 2147483647", name, shape_text(view));
     }
   }
-  return first_failure([&] { return check_dtype({name, view}, capture.dtype, ", as the function was parsed for"); },
+  return first_failure([&] { return check_memory({name, view}); },
+                       [&] { return check_dtype({name, view}, capture.dtype, ", as the function was parsed for"); },
                        [&] { return check_device({name, view}, device); });
 }
 
@@ -52,7 +57,8 @@ Status check_gradient(const CaptureType& capture, const ConstTensorView& of, con
   if (view.rank != of.rank || !std::equal(view.shape.begin(), view.shape.begin() + view.rank, of.shape.begin())) {
     return invalid("{} has shape {}: it must be {}, as the capture is", name, shape_text(view), shape_text(of));
   }
-  return first_failure([&] { return check_dtype(gradient, DType::float32, ": it is a sum over many scores"); },
+  return first_failure([&] { return check_memory(gradient); },
+                       [&] { return check_dtype(gradient, DType::float32, ": it is a sum over many scores"); },
                        [&] { return check_device(gradient, device); },
                        [&] { return check_distinct_elements(gradient); });
 }
@@ -89,11 +95,8 @@ Status read_capture_gradients(const BackwardArguments& arguments, AttentionProbl
   for (std::size_t i = 0; i < arguments.d_captures.size(); ++i) {
     const TensorView& gradient = arguments.d_captures[i];
     if (!gradient.given()) continue;
-    const bool read = std::ranges::any_of(formula.reads(), [&](const expression::Read& one) {
-      return one.capture == static_cast<int>(i);
-    });
-    Status status =
-        check_gradient(formula.captures()[i], modifiers.captures[i], gradient, read, problem.device);
+    const bool read = modifiers.function->has_gradient(static_cast<int>(i));
+    Status status = check_gradient(formula.captures()[i], modifiers.captures[i], gradient, read, problem.device);
     if (!status.ok()) return status;
     problem.expression.gradients |= 1U << i;
   }

@@ -95,16 +95,14 @@ std::string device_text(const Device& device) {
   return device.type == DeviceType::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
 }
 
-Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout) {
+Status check_memory(const NamedTensor& tensor) {
   const auto& [name, view] = tensor;
-  if (!view.given()) return invalid("{} is missing: give a tensor {}", name, layout);
-  if (view.rank != rank) return invalid("{} has rank {}: it must have rank {} {}", name, view.rank, rank, layout);
   if (view.device.type == DeviceType::cpu && view.device.index != 0) {
     return invalid("{} is on device {} of the cpu: its index must be 0", name, view.device.index);
   }
   Checked elements = 1;
   Checked span = 1;
-  for (std::size_t a = 0; a < static_cast<std::size_t>(rank); ++a) {
+  for (std::size_t a = 0; a < static_cast<std::size_t>(view.rank); ++a) {
     const std::int64_t extent = view.shape[a];
     const std::int64_t stride = view.strides[a];
     if (extent < 0) return invalid("{} has shape {}: an extent must not be negative", name, shape_text(view));
@@ -120,6 +118,14 @@ Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout
                      shape_text(view), strides_text(view));
     }
   }
+  return {};
+}
+
+Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout) {
+  const auto& [name, view] = tensor;
+  if (!view.given()) return invalid("{} is missing: give a tensor {}", name, layout);
+  if (view.rank != rank) return invalid("{} has rank {}: it must have rank {} {}", name, view.rank, rank, layout);
+  if (Status status = check_memory(tensor); !status.ok()) return status;
   const auto last = static_cast<std::size_t>(rank - 1);
   // NumPy gives a tensor without elements strides of 0.
   if (view.shape[last] > 1 && view.strides[last] != 1 && !empty(view)) {

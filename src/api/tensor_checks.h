@@ -84,6 +84,9 @@ bool counts_elements(const ConstTensorView& tensor, std::int64_t batch, std::int
 /// "cpu" or "cuda:0"
 std::string device_text(const Device& device);
 
+/// Extents and strides are in range: none is negative, and all of them span at most 2^48 elements.
+Status check_memory(const NamedTensor& tensor);
+
 /// Given, of the wanted rank, extents and strides in range, last stride 1. `layout` names the axes: "[batch, ...]".
 Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout);
 

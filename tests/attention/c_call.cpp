@@ -2,8 +2,11 @@
 #include "c_call.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "api/c_structs.h"
 #include "strobe/strobe.h"
 
 namespace strobe::test {
@@ -53,6 +56,29 @@ void copy_shared(const From& from, To& to) {
   to.offset_q = tensor_of(from.sequences.offset_q);
   to.offset_k = tensor_of(from.sequences.offset_k);
 }
+
+/// A function and lists of tensors of C's, which a call's arguments point to.
+struct CExpression {
+  std::optional<strobe_score_function> function;
+  std::vector<strobe_tensor> captures, d_captures;
+
+  template <class Arguments>
+  explicit CExpression(const Arguments& from) {
+    if (from.modifiers.function != nullptr) function.emplace(*from.modifiers.function, std::string());
+    for (const ConstTensorView& view : from.modifiers.captures) captures.push_back(tensor_of(view));
+    if constexpr (requires { from.d_captures; }) {
+      for (const TensorView& view : from.d_captures) d_captures.push_back(tensor_of(view));
+    }
+  }
+
+  template <class To>
+  void add_to(To& to) const {
+    to.function = function ? &*function : nullptr;
+    to.captures = captures.data();
+    to.capture_count = static_cast<std::int32_t>(captures.size());
+    if constexpr (requires { to.d_captures; }) to.d_captures = d_captures.empty() ? nullptr : d_captures.data();
+  }
+};
 
 strobe_forward_arguments arguments_of(const ForwardArguments& from) {
   strobe_forward_arguments to{};
@@ -128,13 +154,17 @@ Status plan_and_run(strobe_code (*make_plan)(const Arguments*, const strobe_opti
 }  // namespace
 
 Status call_from_c(const ForwardArguments& arguments, const AttentionOptions& options) {
-  const strobe_forward_arguments a = arguments_of(arguments);
+  strobe_forward_arguments a = arguments_of(arguments);
+  const CExpression expression(arguments);
+  expression.add_to(a);
   const strobe_options o = options_of(options);
   return status_of(strobe_forward(&a, &o, nullptr));
 }
 
 Status call_from_c(const BackwardArguments& arguments, const AttentionOptions& options) {
-  const strobe_backward_arguments a = arguments_of(arguments);
+  strobe_backward_arguments a = arguments_of(arguments);
+  const CExpression expression(arguments);
+  expression.add_to(a);
   const strobe_options o = options_of(options);
   return status_of(strobe_backward(&a, &o, nullptr));
 }
@@ -146,11 +176,17 @@ Status call_from_c(const JvpArguments& arguments, const AttentionOptions& option
 }
 
 Status plan_from_c(const ForwardArguments& arguments, const AttentionOptions& options) {
-  return plan_and_run(strobe_plan_forward, strobe_plan_run_forward, arguments_of(arguments), options);
+  strobe_forward_arguments a = arguments_of(arguments);
+  const CExpression expression(arguments);
+  expression.add_to(a);
+  return plan_and_run(strobe_plan_forward, strobe_plan_run_forward, a, options);
 }
 
 Status plan_from_c(const BackwardArguments& arguments, const AttentionOptions& options) {
-  return plan_and_run(strobe_plan_backward, strobe_plan_run_backward, arguments_of(arguments), options);
+  strobe_backward_arguments a = arguments_of(arguments);
+  const CExpression expression(arguments);
+  expression.add_to(a);
+  return plan_and_run(strobe_plan_backward, strobe_plan_run_backward, a, options);
 }
 
 Status call_from_c(const QuantizeArguments& arguments, const QuantizeOptions& options) {

@@ -88,6 +88,13 @@ void AttentionTensors::allocate_outputs(bool wants_max_logits) {
   if (wants_max_logits) max_logits = io::make_tensor(DType::float32, {q.shape[0], q.shape[2]});
   if (!modifiers.bias.shape.empty()) d_bias = io::make_tensor(DType::float32, modifiers.bias.shape);
   if (!modifiers.sink.shape.empty()) d_sink = io::make_tensor(DType::float32, modifiers.sink.shape);
+  if (const Expression* const texts = modifiers.expression.get(); texts != nullptr) {
+    d_captures.clear();
+    for (std::size_t i = 0; i < texts->captures.size(); ++i) {
+      const bool wanted = texts->function.has_gradient(static_cast<int>(i));
+      d_captures.push_back(wanted ? io::make_tensor(DType::float32, texts->captures[i].shape) : io::HostTensor());
+    }
+  }
   dq = io::make_tensor(q.dtype, q.shape);
   dk = io::make_tensor(k.dtype, k.shape);
   dv = io::make_tensor(v.dtype, v.shape);
@@ -110,6 +117,8 @@ ForwardArguments AttentionTensors::forward() {
 }
 
 BackwardArguments AttentionTensors::backward() {
+  d_capture_views.clear();
+  for (io::HostTensor& tensor : d_captures) d_capture_views.push_back(view(tensor));
   return {.q = view(q),
           .k = view(k),
           .v = view(v),
@@ -122,7 +131,8 @@ BackwardArguments AttentionTensors::backward() {
           .modifiers = modifiers.views(),
           .random = random,
           .d_bias = view(d_bias),
-          .d_sink = view(d_sink)};
+          .d_sink = view(d_sink),
+          .d_captures = d_capture_views};
 }
 
 ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers) {

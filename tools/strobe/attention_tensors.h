@@ -23,9 +23,11 @@ struct AttentionTensors {
   Rotation v_rotation;
   DType output = DType::float32;
   io::HostTensor o, lse, max_logits, dq, dk, dv, d_bias, d_sink;
+  std::vector<io::HostTensor> d_captures;  // one for each capture, without axes where the score has no gradient of it
+  std::vector<TensorView> d_capture_views;
 
   /// Outputs for both passes in the shapes that the inputs imply; q and v have rank 4. max_logits only if wanted,
-  /// d_bias and d_sink only where there is a bias or a sink.
+  /// d_bias, d_sink and d_captures only where there is a bias, a sink, or a score that reads captures.
   void allocate_outputs(bool wants_max_logits = false);
 
   ForwardArguments forward();

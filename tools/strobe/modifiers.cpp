@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modifiers.h"
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "io/npy.h"
 #include "number_flag.h"
@@ -12,12 +14,43 @@
 namespace strobe::program {
 
 ScoreModifiers Modifiers::views() const {
-  return {.alibi_slopes = view(alibi_slopes),
-          .bias = view(bias),
-          .sink = view(sink),
-          .block_mask = view(block_mask),
-          .block_size = block_size};
+  ScoreModifiers views{.alibi_slopes = view(alibi_slopes),
+                       .bias = view(bias),
+                       .sink = view(sink),
+                       .block_mask = view(block_mask),
+                       .block_size = block_size};
+  if (expression != nullptr) {
+    views.function = &expression->function;
+    views.captures = expression->views;
+  }
+  return views;
 }
+
+namespace {
+
+/// What the texts are, with the files of --capture.
+Result<std::shared_ptr<const Expression>> read_expression(const ModifierFlags& flags) {
+  std::vector<CaptureType> types;
+  std::vector<io::HostTensor> tensors;
+  for (const std::string& capture : flags.captures) {
+    const std::size_t equals = capture.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      return Status(StatusCode::invalid_argument, fmt::format("--capture {}: give NAME=FILE", capture));
+    }
+    Result<io::HostTensor> tensor = io::read_npy(capture.substr(equals + 1));
+    if (!tensor.ok()) return tensor.status();
+    types.push_back({capture.substr(0, equals), tensor->dtype, static_cast<int>(tensor->shape.size())});
+    if (tensor->shape.empty()) tensor->shape = {1};
+    tensors.push_back(std::move(*tensor));
+  }
+  Result<ScoreFunction> function = ScoreFunction::parse(flags.score, flags.mask_text, std::move(types));
+  if (!function.ok()) return function.status();
+  const auto expression = std::make_shared<Expression>(Expression{*function, std::move(tensors), {}});
+  for (const io::HostTensor& tensor : expression->captures) expression->views.emplace_back(view(tensor));
+  return std::shared_ptr<const Expression>(expression);
+}
+
+}  // namespace
 
 void ModifierFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
@@ -28,6 +61,15 @@ void ModifierFlags::add_to(CLI::App& command) {
   add_file("--bias", bias, "added to the scores (.npy): [batch or 1, heads or 1, queries, keys]");
   add_file("--sink", sink, "a logit of each head without a value (.npy): [heads] float32");
   add_file("--block-mask", block_mask, "visible blocks (.npy, uint8): [batch or 1, heads or 1, blocks, blocks]");
+  const auto add_text = [&](const char* name, std::string& value, const char* text) {
+    command.add_option(name, value, text)->type_name("TEXT")->group(group);
+  };
+  add_text("--score", score, "what becomes of a score: \"score + slope[head] * (k - q)\"");
+  add_text("--mask-text", mask_text, "whether query q sees key k: \"k <= q && q - k < 512\"");
+  command.add_option("--capture", captures, "a tensor that the texts read by this name (.npy); once for each")
+      ->type_name("NAME=FILE")
+      ->allow_extra_args(false)
+      ->group(group);
   add_number(command, "--block-size", block_size, "queries and keys of a block: 64 or 128")
       ->type_name("N")
       ->capture_default_str()
@@ -48,6 +90,13 @@ Result<Modifiers> ModifierFlags::read(std::int64_t heads_q) const {
   if (Status status = read(bias, modifiers.bias); !status.ok()) return status;
   if (Status status = read(sink, modifiers.sink); !status.ok()) return status;
   if (Status status = read(block_mask, modifiers.block_mask); !status.ok()) return status;
+  if (!score.empty() || !mask_text.empty()) {
+    Result<std::shared_ptr<const Expression>> expression = read_expression(*this);
+    if (!expression.ok()) return expression.status();
+    modifiers.expression = std::move(*expression);
+  } else if (!captures.empty()) {
+    return Status(StatusCode::invalid_argument, "--capture is given without a text: give --score or --mask-text, too");
+  }
   return modifiers;
 }
 
@@ -57,6 +106,8 @@ std::string ModifierFlags::describe() const {
   if (!bias.empty()) text += ", bias";
   if (!sink.empty()) text += ", sink";
   if (!block_mask.empty()) text += ", block mask";
+  if (!score.empty()) text += fmt::format(", score {}", score);
+  if (!mask_text.empty()) text += fmt::format(", mask {}", mask_text);
   return text;
 }
 

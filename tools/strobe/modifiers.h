@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "cli_app.h"
 #include "io/host_tensor.h"
@@ -11,19 +13,29 @@
 
 namespace strobe::program {
 
+/// The texts of --score and --mask-text, and what they read.
+struct Expression {
+  ScoreFunction function;
+  std::vector<io::HostTensor> captures;
+  std::vector<ConstTensorView> views;  // of the captures, one element where the file has no axes
+};
+
 /// Tensors of rank 0 are not given.
 struct Modifiers {
   io::HostTensor alibi_slopes, bias, sink, block_mask;
   std::int64_t block_size = 128;
+  std::shared_ptr<const Expression> expression;  // or null
 
   ScoreModifiers views() const;
 };
 
-/// --alibi, --bias, --sink, --block-mask and --block-size.
+/// --alibi, --bias, --sink, --block-mask, --block-size, --score, --mask-text and --capture.
 struct ModifierFlags {
   bool alibi = false;
   std::string bias, sink, block_mask;
   std::int64_t block_size = 128;
+  std::string score, mask_text;
+  std::vector<std::string> captures;  // "name=file"
 
   void add_to(CLI::App& command);
 

@@ -73,6 +73,9 @@ Status check_standard_input(const RunFlags& flags) {
                                   &flags.modifiers.sink, &flags.modifiers.block_mask}) {
     if (*path == kStandardInput) ++readers;
   }
+  for (const std::string& capture : flags.modifiers.captures) {
+    if (capture.ends_with(fmt::format("={}", kStandardInput))) ++readers;
+  }
   if (readers < 2) return {};
   return {StatusCode::invalid_argument, fmt::format("{} tensors are -: standard input holds one", readers)};
 }
@@ -135,11 +138,11 @@ void convert_all(AttentionTensors& tensors, DType dtype) {
   for (io::HostTensor* tensor : {&tensors.q, &tensors.k, &tensors.v, &tensors.d_o}) *tensor = converted(*tensor, dtype);
 }
 
-void print_tensor(const char* name, const io::HostTensor& tensor) {
+void print_tensor(const std::string& name, const io::HostTensor& tensor) {
   print_text("  {:<4} [{}] {}\n", name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype));
 }
 
-nlohmann::ordered_json json_of(const char* name, const io::HostTensor& tensor) {
+nlohmann::ordered_json json_of(const std::string& name, const io::HostTensor& tensor) {
   return {{"name", name}, {"shape", tensor.shape}, {"dtype", name_of(tensor.dtype)}};
 }
 
@@ -160,8 +163,8 @@ Status make_directory(const std::filesystem::path& directory) {
 }
 
 /// Every result that there is, by the name of its file.
-std::vector<std::pair<const char*, const io::HostTensor*>> results(const AttentionTensors& tensors, bool backward) {
-  std::vector<std::pair<const char*, const io::HostTensor*>> all{
+std::vector<std::pair<std::string, const io::HostTensor*>> results(const AttentionTensors& tensors, bool backward) {
+  std::vector<std::pair<std::string, const io::HostTensor*>> all{
       {"o", &tensors.o}, {"lse", &tensors.lse}, {"max_logits", &tensors.max_logits}};
   if (backward) {
     all.insert(all.end(), {{"dq", &tensors.dq},
@@ -169,12 +172,16 @@ std::vector<std::pair<const char*, const io::HostTensor*>> results(const Attenti
                            {"dv", &tensors.dv},
                            {"dbias", &tensors.d_bias},
                            {"dsink", &tensors.d_sink}});
+    for (std::size_t i = 0; i < tensors.d_captures.size(); ++i) {
+      const CaptureType& capture = tensors.modifiers.expression->function.captures()[i];
+      all.emplace_back(fmt::format("d_{}", capture.name), &tensors.d_captures[i]);
+    }
   }
   std::erase_if(all, [](const auto& result) { return result.second->shape.empty(); });
   return all;
 }
 
-std::filesystem::path file_of(const std::filesystem::path& directory, const char* result) {
+std::filesystem::path file_of(const std::filesystem::path& directory, const std::string& result) {
   return directory / fmt::format("{}.npy", result);
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from strobe._frameworks.base import NOT_RECORDED, Framework
 from strobe._frameworks.torch_rows import visible_rows
-from strobe._option_list import is_seeded
+from strobe._option_list import captures_of, is_seeded
 from strobe._shapes import output_shape
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
@@ -45,6 +45,8 @@ class Torch(Framework):
     def without_tape(self, q: Any, k: Any, v: Any, options: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # looked at first: a short call's time is what the host does before its launch
             tensors = {name: options.get(name) for name in ("bias", "sink", "scale")}
+            if options.get("captures"):
+                tensors |= {f"capture `{name}`": x for name, x in captures_of(options).items()}
             self.reject_gradients(NOT_RECORDED, q=q, k=k, v=v, **tensors)
         if options.get("dropout") and not is_seeded(options):
             options["random_state"] = draw_random(q).view(torch.int32)

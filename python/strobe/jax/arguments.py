@@ -10,9 +10,11 @@ import numpy as np
 from jax import Array
 
 from strobe import _core
-from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS, SCORE_NAMES, check_options, names_of
+from strobe._expressions import unpack
+from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS, SCORE_NAMES, captures_of, check_options, names_of
 from strobe._options import JaxOptions
 from strobe._shapes import EIGHT_BIT, dtype_name, tensor_shape
+from strobe.jax.axes import CAPTURES
 from strobe.jax.dropout import SEEDS, check_key
 from strobe.jax.masks import MASKS, check_masks
 
@@ -39,6 +41,7 @@ def check_call(q: Array, k: Array, v: Array, options: dict[str, Any]) -> dict[st
         options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")
     elif str(q.dtype) in EIGHT_BIT:
         raise ValueError(f"q is {q.dtype}: give out_dtype")
+    options["mask"] = unpack(options.get("mask"), options)
     given = {name: value for name, value in options.items() if value is not None}
     _check_options(q, k, v, given)
     check_masks(q, k, given)
@@ -58,6 +61,9 @@ def _check_options(q: Array, k: Array, v: Array, given: dict[str, Any]) -> None:
         if name in given:
             check_array(name, given[name])
             arrays[name] = given[name]
+    captures = captures_of(given)
+    for name, capture in captures.items():
+        check_array(f"capture `{name}`", capture)
     options = {name: value for name, value in given.items() if name not in arrays and name not in (*MASKS, "key")}
     if "scale" in options and is_learnt(options["scale"]):
         _check_scale(q, options.pop("scale"))
@@ -68,6 +74,8 @@ def _check_options(q: Array, k: Array, v: Array, given: dict[str, Any]) -> None:
     if not all(isinstance(n, (int, np.integer)) for x in arrays.values() for n in x.shape):
         return  # of a program for shapes that are symbols; the call looks at those of its arrays
     options |= {name: tensor_shape(x.shape, str(x.dtype), "cpu") for name, x in arrays.items() if name not in MASKS}
+    if captures:
+        options["captures"] = {name: tensor_shape(x.shape, str(x.dtype), "cpu") for name, x in captures.items()}
     _core.explain(options.pop("q"), options.pop("k"), options.pop("v"), False, **options)
 
 
@@ -111,11 +119,23 @@ def attributes_of(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     attributes: dict[str, Any] = {"window_left": np.int64(left), "window_right": np.int64(right)}
     causal = options.get("causal", False)
     attributes["causal"] = np.int64(_CAUSAL[causal if isinstance(causal, str) else bool(causal)])
+    for name in ("score", "mask_text"):
+        if name in options:
+            attributes[name] = options[name]
+    if "captures" in options:
+        captures = options["captures"]
+        attributes["capture_names"] = " ".join(f"{name}:{captures[name].ndim}" for name in sorted(captures))
     for name, value in options.items():
         kind = OPTIONS[name].kind if name in OPTIONS else "tensor"
         if kind in _ATTRIBUTES and name not in SEEDS:
             attributes[name] = _ATTRIBUTES[kind](value)
     return tuple(sorted(attributes.items()))
+
+
+def captures_as_operands(given: dict[str, Any]) -> dict[str, Array]:
+    """The captures of a call by the names that its operands have: in the order of the names in "capture_names"."""
+    captures = captures_of(given)
+    return {operand: jnp.asarray(captures[name]) for operand, name in zip(CAPTURES, sorted(captures), strict=False)}
 
 
 def signed(number: int) -> np.int64:

@@ -19,8 +19,11 @@ _AXES = {
     "sink": "h",
 }
 
-DIFFERENTIABLE = ("q", "k", "v", "bias", "sink")
-GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "bias": "d_bias", "sink": "d_sink"}
+MOST_CAPTURES = 8
+CAPTURES = tuple(f"capture_{i}" for i in range(MOST_CAPTURES))
+"""The tensors that the texts of a call read, in the order of their names."""
+DIFFERENTIABLE = ("q", "k", "v", "bias", "sink", *CAPTURES)
+GRADIENTS = {"q": "dq", "k": "dk", "v": "dv"} | {name: f"d_{name}" for name in DIFFERENTIABLE[3:]}
 """What the gradient of a tensor is called."""
 TANGENTS = {name: f"{name}_tangent" for name in (*DIFFERENTIABLE, "o", "lse", "max_logits")}
 """What the tangent of a tensor is called, an operand or a result of a forward-mode derivative."""

@@ -44,6 +44,11 @@ class Call(NamedTuple):
     """The types of the results of quantize."""
 
 
+def has_texts(call: Call) -> bool:
+    """Whether text says what becomes of scores, or which keys are seen."""
+    return any(name in ("score", "mask_text") for name, _ in call.attributes)
+
+
 def axes_of(call: Call, operands: Mapping[str, Any]) -> CallAxes:
     """The axes of the call's tensors; operands have a ``shape``."""
     return CallAxes(operands, call.out_dtype is not None)
@@ -71,7 +76,7 @@ def _result_type(name: str, call: Call, operands: Mapping[str, Any]) -> Type:
     like = next(operands[tensor] for tensor, gradient in GRADIENTS.items() if gradient == name)
     if name == "d_bias":  # of every query, where the bias has one row for all of them
         return (*like.shape[:2], q.shape[1], like.shape[3]), jnp.float32
-    return like.shape, jnp.float32 if name == "d_sink" else like.dtype
+    return like.shape, jnp.float32 if name == "d_sink" or name.startswith("d_capture") else like.dtype
 
 
 def compute(call: Call, *operands: Array) -> tuple[Array, ...]:

@@ -10,9 +10,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from strobe._expressions import differentiable
 from strobe._shapes import EIGHT_BIT
-from strobe.jax.axes import DIFFERENTIABLE, GRADIENTS, TANGENTS
-from strobe.jax.call import Call, Tensors
+from strobe.jax.axes import CAPTURES, DIFFERENTIABLE, GRADIENTS, TANGENTS
+from strobe.jax.call import Call, Tensors, has_texts
 from strobe.jax.primitive import bind, call_p
 
 RESIDUALS = {"o": "strobe_out", "lse": "strobe_lse"}
@@ -100,6 +101,8 @@ def _transpose(cotangents: Any, *operands: Any, call: Call) -> list[Any]:
     given["d_o"] = cotangent[TANGENTS["o"]] if TANGENTS["o"] in cotangent else jnp.zeros_like(given["o"])
     if TANGENTS["lse"] in cotangent:
         given["d_lse"] = cotangent[TANGENTS["lse"]]
+    of_scores = _captures_of_scores(call, given) if has_texts(call) else frozenset()
+    linear = {name: x for name, x in linear.items() if name not in CAPTURES or name in of_scores}
     results = [name for tensor, name in GRADIENTS.items() if tensor in "qkv" or tensor in linear]
     gradients = bind("backward", given, results, **_constants(call))
     wanted = {
@@ -108,6 +111,16 @@ def _transpose(cotangents: Any, *operands: Any, call: Call) -> list[Any]:
         if ad.is_undefined_primal(x)
     }
     return [wanted.get(name) for name in call.operands]
+
+
+def _captures_of_scores(call: Call, given: Tensors) -> frozenset[str]:
+    """Those operands that the score depends on as real numbers: others have no gradient."""
+    texts: dict[str, Any] = dict(call.attributes)
+    names = [name.partition(":")[0] for name in texts.get("capture_names", "").split()]
+    operands = dict(zip(names, CAPTURES, strict=False))
+    captures = {name: given[operand] for name, operand in operands.items()}
+    texts["captures"] = captures
+    return frozenset(operands[name] for name in differentiable(texts))
 
 
 def _gradient(gradient: Any, aval: Any) -> Any:

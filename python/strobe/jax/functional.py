@@ -10,7 +10,7 @@ from strobe._documented import with_options
 from strobe._forward import results
 from strobe._options import JaxOptions
 from strobe.jax import batching, derivatives  # noqa: F401 (their rules are registered when they are imported)
-from strobe.jax.arguments import TENSORS, attributes_of, check_call, is_learnt, scaled
+from strobe.jax.arguments import TENSORS, attributes_of, captures_as_operands, check_call, is_learnt, scaled
 from strobe.jax.dropout import random_state
 from strobe.jax.masks import masked
 from strobe.jax.primitive import bind
@@ -26,7 +26,7 @@ def attention(
     return_max_logits: bool = False,
     **options: Unpack[JaxOptions],
 ) -> Any:
-    """``strobe.attention`` with gradients, for q, k, v, bias, sink, mask and scale, through the output and through lse.
+    """``strobe.attention`` with gradients: for q, k, v, bias, sink, mask, scale and captures, through out and lse.
 
     Shapes, dtypes, options (strobe.ScoreOptions and strobe.EightBitOptions) and errors are those of strobe.attention.
     Options that are no arrays are constants of the compiled program, but seed and offset may be traced integers, 0 or
@@ -43,7 +43,7 @@ def attention(
     if is_learnt(given.get("scale")):
         tensors["q"] = scaled(q, given["scale"])
         given["scale"] = 1.0
-    tensors = masked(tensors, given)
+    tensors = masked(tensors, given) | captures_as_operands(given)
     if given.get("dropout"):
         tensors["random"] = random_state(given)
     names = ["o", "lse", *(["max_logits"] if return_max_logits else [])]

@@ -16,7 +16,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from strobe.jax.axes import CallAxes
-from strobe.jax.call import Call, axes_of, compute, result_types
+from strobe.jax.call import Call, axes_of, compute, has_texts, result_types
 
 Names = tuple[str, ...]
 """Axes of a mesh."""
@@ -124,8 +124,9 @@ _partitioned.def_partition(_partition, sharding_rule=_rule)
 
 
 def is_whole(call: Call) -> bool:
-    """Whether one device must compute all: a mask of dropout depends on the numbers of sequences and heads in it."""
-    return call.target == "quantize" or "random" in call.operands
+    """Whether one device must compute all: a mask of dropout depends on the numbers of sequences and heads in it, and
+    texts may read these numbers."""
+    return call.target == "quantize" or "random" in call.operands or has_texts(call)
 
 
 def lowered(call: Call, module: Any) -> Run:

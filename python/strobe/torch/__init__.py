@@ -8,6 +8,7 @@ from torch import distributed
 
 from strobe.torch import autograd, batching, flops, graphs  # noqa: F401 (they register what they hold)
 from strobe.torch.dtensor import register_when_loaded
+from strobe.torch.flex import create_block_mask, flex_attention
 from strobe.torch.functional import attention
 from strobe.torch.sdpa import sdpa
 
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
 if distributed.is_available():
     register_when_loaded()
 
-__all__ = ["ContextParallel", "Shard", "attention", "sdpa", "shard_attention"]
+__all__ = [
+    "ContextParallel",
+    "Shard",
+    "attention",
+    "create_block_mask",
+    "flex_attention",
+    "sdpa",
+    "shard_attention",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -75,14 +75,21 @@ class Attention(_SingleLevelFunction):
         # With create_graph the operator records the call, to say that there is no second derivative.
         recorded = torch.is_grad_enabled() or ops.is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
         compute = torch.ops.strobe.attention_backward if recorded else ops.backward
-        dq, dk, dv, d_bias, d_sink = compute(
-            d_o, d_lse, q, k, v, o, lse, *tensors, *ctx.values, needs["bias"], needs["sink"]
+        options = (*tensors, *ctx.values)
+        of_captures = ops.wanted_captures(options, [name for name in ops.CAPTURE_NAMES if needs[name]])
+        dq, dk, dv, d_bias, d_sink, d_captures = compute(
+            d_o, d_lse, q, k, v, o, lse, *options, needs["bias"], needs["sink"], of_captures
         )
         by_name: dict[str, Tensor] = {}
         if needs["bias"]:
             by_name["bias"] = d_bias.to(tensors[TENSOR_NAMES.index("bias")].dtype)
         if needs["sink"]:
             by_name["sink"] = d_sink
+        if of_captures:
+            captures = {name: x for name, x in zip(TENSOR_NAMES, tensors, strict=True) if name in ops.CAPTURE_NAMES}
+            gradients = ops.split_captures(d_captures, [*captures.values()], of_captures)
+            pairs = zip(captures.items(), gradients, strict=True)
+            by_name |= {name: gradient.to(x.dtype) for (name, x), gradient in pairs if gradient is not None}
         return (None, dq, dk, dv, *(by_name.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
 
 

@@ -2,7 +2,7 @@
 """vmap of the operators: its axis joins the batch, so that all samples are one call.
 
 Samples that cannot be rows of one batch are computed one after the other: packed sequences, sinks that differ between
-samples, and dropout, whose mask depends on a row's place in the batch.
+samples, and what depends on a row's place in the batch: dropout's mask, and texts.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,18 @@ from strobe.torch.ops import LIBRARY, TENSOR_NAMES, VALUE_NAMES
 
 _QKV = ("q", "k", "v")
 _FORWARD = (*_QKV, *TENSOR_NAMES, *VALUE_NAMES, "return_max_logits")
-_BACKWARD = ("d_o", "d_lse", *_QKV, "o", "lse", *TENSOR_NAMES, *VALUE_NAMES, "needs_d_bias", "needs_d_sink")
+_BACKWARD = (
+    "d_o",
+    "d_lse",
+    *_QKV,
+    "o",
+    "lse",
+    *TENSOR_NAMES,
+    *VALUE_NAMES,
+    "needs_d_bias",
+    "needs_d_sink",
+    "needs_d_captures",
+)
 _JVP = (*_QKV, *TENSOR_NAMES, *VALUE_NAMES, *TANGENT_NAMES)
 _SHARED = ("bias", "block_mask")  # [batch or 1, ..]
 
@@ -24,7 +35,8 @@ _SHARED = ("bias", "block_mask")  # [batch or 1, ..]
 def _is_one_call(given: dict[str, Any], dims: dict[str, int | None]) -> bool:
     packed = given["cu_seqlens_q"] is not None or given["cu_seqlens_k"] is not None
     own_sink = dims["sink"] is not None or given.get("needs_d_sink", False)
-    return not packed and not own_sink and given["random"] is None
+    of_texts = given["score"] is not None or given["mask_text"] is not None  # which may read the sample's own batch
+    return not (packed or own_sink or of_texts) and given["random"] is None
 
 
 def _joined(name: str, x: Tensor, dim: int | None, samples: int, batch: int, *, apart: bool) -> Tensor:
@@ -84,16 +96,16 @@ def _backward(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> An
     if not _is_one_call(given, dims):
         return _one_by_one(operator, info.batch_size, in_dims, arguments)
     batch = _batch_of(given, dims)
-    *gradients, d_bias, d_sink = operator(*_joined_arguments(given, dims, info.batch_size, batch))
+    *gradients, d_bias, d_sink, d_captures = operator(*_joined_arguments(given, dims, info.batch_size, batch))
     gradients = [_split(x, info.batch_size) for x in gradients]
     if not given["needs_d_bias"]:
-        return (*gradients, d_bias, d_sink), (0, 0, 0, None, None)
+        return (*gradients, d_bias, d_sink, d_captures), (0, 0, 0, None, None, None)
     d_bias = _split(d_bias, info.batch_size)
     bias, dim = given["bias"], dims["bias"]
     rows = bias.shape[0] if dim is None else bias.movedim(dim, 0).shape[1]
     if rows != batch:  # one for the sample's whole batch
         d_bias = d_bias.sum(1, keepdim=True)
-    return (*gradients, d_bias, d_sink), (0, 0, 0, 0, None)
+    return (*gradients, d_bias, d_sink, d_captures), (0, 0, 0, 0, None, None)
 
 
 def _jvp(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:

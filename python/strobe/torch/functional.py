@@ -10,11 +10,12 @@ from torch.autograd import forward_ad
 
 from strobe import _few_queries
 from strobe._documented import with_options
+from strobe._expressions import unpack
 from strobe._forward import forward, results
 from strobe._frameworks import framework_of
 from strobe._frameworks.torch import draw_random, without_negative_bit
 from strobe._mask_argument import apply_mask
-from strobe._option_list import OPTIONS, check_options, is_seeded
+from strobe._option_list import OPTIONS, captures_of, check_options, is_seeded
 from strobe._options import ScoreOptions
 from strobe.torch import nested, ops
 from strobe.torch.autograd import has_tangents
@@ -29,7 +30,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     return_lse: Literal[False] = ...,
     return_max_logits: Literal[False] = ...,
     **options: Unpack[ScoreOptions],
@@ -40,7 +41,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     return_lse: Literal[True],
     return_max_logits: Literal[False] = ...,
     **options: Unpack[ScoreOptions],
@@ -51,7 +52,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     return_lse: Literal[False] = ...,
     return_max_logits: Literal[True],
     **options: Unpack[ScoreOptions],
@@ -62,7 +63,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     return_lse: Literal[True],
     return_max_logits: Literal[True],
     **options: Unpack[ScoreOptions],
@@ -73,7 +74,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = ...,
+    mask: Tensor | str | None = ...,
     return_lse: bool = ...,
     return_max_logits: bool = ...,
     **options: Unpack[ScoreOptions],
@@ -84,12 +85,12 @@ def attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = None,
+    mask: Any = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
 ) -> Any:
-    """``strobe.attention`` with gradients, for q, k, v, mask, bias, sink and scale, through the output and through lse.
+    """``strobe.attention`` with gradients: for q, k, v, mask, bias, sink, scale and captures, through out and lse.
 
     Shapes, dtypes, mask, options and errors are those of strobe.attention; where the last axis is not dense the tensor
     is copied. ``scale`` may also be a tensor, of one element or [heads_q]: it is multiplied into q, which 16 bits round
@@ -103,6 +104,7 @@ def attention(
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
+    mask = unpack(mask, options)
     if type(q) is not Tensor and q.is_nested:
         given = options if mask is None else options | {"mask": mask}
         return nested.attend(attention, q, k, v, given, return_lse=return_lse, return_max_logits=return_max_logits)
@@ -111,6 +113,7 @@ def attention(
         check_types(bias=bias)
     if sink is not None:
         check_types(sink=sink)
+    captures = _captures_of(options) if options.get("captures") is not None else {}
     q, k, v = cast(q, k, v)
     if mask is not None:
         check_types(mask=mask)
@@ -129,7 +132,8 @@ def attention(
         raise
     if isinstance(options.get("scale"), Tensor):
         q, options["scale"] = scaled(q, options["scale"])
-    if ops.is_traced(q, k, v, *options.values()) or has_tangents(q, k, v, *options.values()):
+    seen = (q, k, v, *options.values(), *captures.values())
+    if ops.is_traced(*seen) or has_tangents(*seen):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
         o, lse, max_logits = torch.ops.strobe.attention(*arguments)
         return results(o, lse if return_lse else None, max_logits if return_max_logits else None)
@@ -138,15 +142,26 @@ def attention(
         options["random_state"] = draw_random(q).view(torch.int32)
     if bias is not None and bias.is_neg():
         options["bias"] = bias = bias.resolve_neg()
-    if _is_recorded(q, k, v, bias, sink):
+    if captures:
+        captures = dict(zip(captures, without_negative_bit(*captures.values()), strict=True))
+        options["captures"] = captures
+    if _is_recorded(q, k, v, bias, sink, *captures.values()):
         ops.check_names(options)
-        call = Call(dict(options), return_lse, return_max_logits)
-        if bias is None and sink is None:
+        others: dict[str, Any] = {name: x for name, x in options.items() if name != "captures"}
+        call = Call(others, tuple(captures), return_lse, return_max_logits)
+        if bias is None and sink is None and not captures:
             return StrobeAttention.apply(call, q, k, v)
-        return StrobeAttention.apply(call, q, k, v, bias, sink)
+        return StrobeAttention.apply(call, q, k, v, bias, sink, *captures.values())
     if not options.keys() <= OPTIONS.keys():
         check_options("strobe.torch.attention", options)
     return forward(q, k, v, None, return_lse, return_max_logits, options)
+
+
+def _captures_of(options: Any) -> dict[str, Tensor]:
+    """By name, in the order of names, which is that of the operators."""
+    captures = captures_of(options)
+    check_types(**{f"capture `{name}`": x for name, x in captures.items()})
+    return {name: captures[name] for name in sorted(captures)}
 
 
 def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:

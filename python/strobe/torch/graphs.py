@@ -10,7 +10,7 @@ from torch import Tensor
 from strobe import _appended, _core
 from strobe._frameworks import framework_of, mark_written
 from strobe._frameworks.base import NOT_RECORDED
-from strobe._option_list import OPTIONS
+from strobe._option_list import OPTIONS, captures_of
 from strobe.torch import checks, ops
 from strobe.torch.ops import LIBRARY
 from strobe.torch.scales import scaled
@@ -33,6 +33,7 @@ LIBRARY.define(
 def check_gradients(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:
     """ValueError for a tensor that requires a gradient, as eager calls have it."""
     tensors = {name: options.get(name) for name in ("bias", "sink", "scale")}
+    tensors |= {f"capture `{name}`": x for name, x in captures_of(options).items()}
     framework_of(q).reject_gradients(NOT_RECORDED, q=q, k=k, v=v, **tensors)
 
 

@@ -5,7 +5,7 @@ Both are functions of tensors and plain values: what is optional is None, and a 
 empty tensor, since an operator returns the same things in every call.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -14,19 +14,33 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe import _core
+from strobe._expressions import check_texts, differentiable
 from strobe._frameworks import framework_of
 from strobe._frameworks.torch import draw_random
-from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS, SCORE_NAMES, check_options, is_seeded, names_of
+from strobe._option_list import (
+    EIGHT_BIT_NAMES,
+    OPTIONS,
+    SCORE_NAMES,
+    captures_of,
+    check_options,
+    is_seeded,
+    names_of,
+)
 from strobe._options import ScoreOptions
 from strobe._shapes import lse_shape, max_logits_shape, output_shape
 from strobe.torch import checks
 
+MOST_CAPTURES = 8
+CAPTURE_NAMES = tuple(f"capture_{i}" for i in range(MOST_CAPTURES))
+"""Arguments of the operators: the captures of a call, in the order of their names in "capture_names"."""
 _SCHEMAS = {"number": "float", "integer": "SymInt", "flag": "bool"}
 
 
 def schemas_of(names: Collection[str]) -> dict[str, str]:
     """The operators' arguments for options with their types: tensors first, "other" options as operators take them."""
     tensors = [name for name in names_of("tensor", names) if name != "random_state"]
+    if "captures" in names:
+        tensors += CAPTURE_NAMES
     # In place of seed, offset and random_state the operators take their words, "random".
     schemas = dict.fromkeys([*tensors, "random"], "Tensor?")
     for name in names:
@@ -35,8 +49,10 @@ def schemas_of(names: Collection[str]) -> dict[str, str]:
             schemas[name] = "str"
         elif name == "window":
             schemas |= {"window_left": "SymInt", "window_right": "SymInt"}
-        elif name in ("engine", "kernels"):
+        elif name in ("engine", "kernels", "score", "mask_text"):
             schemas[name] = "str?"
+        elif name == "captures":
+            schemas["capture_names"] = "str?"
         elif name == "v_rotation":
             schemas[name] = "SymInt?"
         elif option.kind in _SCHEMAS:
@@ -59,7 +75,7 @@ LIBRARY.define(
 )
 LIBRARY.define(
     f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
-    "bool needs_d_bias, bool needs_d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool needs_d_bias, bool needs_d_sink, int needs_d_captures) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 
@@ -113,7 +129,22 @@ def arguments_of(q: Tensor, options: Mapping[str, Any], schemas: Mapping[str, st
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
+    if "captures" in given:
+        given |= _captures(given)
     return tuple(given[name] if name in given else _default(name) for name in schemas)
+
+
+def _captures(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The captures of a call as the operators' arguments."""
+    captures = captures_of(options)
+    if len(captures) > MOST_CAPTURES:
+        raise ValueError(f"captures: {len(captures)} are given, {MOST_CAPTURES} are the most")
+    names = sorted(captures)
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"captures: `{name}` is not a name of at most 32 letters, digits and underscores")
+    tensors = checks.tensors_of(captures, tuple(names))
+    return {"capture_names": " ".join(names), **dict(zip(CAPTURE_NAMES, tensors.values(), strict=False))}
 
 
 def _default(name: str) -> Any:
@@ -137,6 +168,9 @@ def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
 def keywords(options: tuple[Any, ...], schemas: Mapping[str, str] = _ARGUMENTS) -> dict[str, Any]:
     """The operators' options, in the order of their schemas, as strobe._core takes them."""
     named = dict(zip(schemas, options, strict=True))
+    captures = [named.pop(name) for name in CAPTURE_NAMES]
+    if (names := named.pop("capture_names")) is not None:
+        named["captures"] = dict(zip(names.split(" "), captures, strict=False))
     random = named.pop("random")
     if random is not None and random.is_cuda:
         named["random_state"] = random.view(torch.int32)
@@ -168,31 +202,71 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, .
 
 
 def forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    check_texts(_texts(arguments))
     return empty_outputs(q, v, arguments[TENSOR_NAMES.index("cu_seqlens_q")], arguments[-1])
 
 
+def _texts(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Of the operators' arguments, score, mask_text and captures as options."""
+    named = dict(zip(_ARGUMENTS, arguments, strict=False))
+    texts = {name: named[name] for name in ("score", "mask_text")}
+    names = named["capture_names"]
+    captures = (
+        {} if names is None else {name: named[at] for name, at in zip(names.split(" "), CAPTURE_NAMES, strict=False)}
+    )
+    return texts | {"captures": captures}
+
+
+def wanted_captures(arguments: tuple[Any, ...], needs: Collection[str]) -> int:
+    """A bit for each capture among those arguments of the operators that ``needs`` names and the score depends on."""
+    texts = _texts(arguments)
+    names = differentiable(texts)
+    pairs = enumerate(zip(texts["captures"], CAPTURE_NAMES, strict=False))
+    return sum(1 << i for i, (name, argument) in pairs if argument in needs and name in names)
+
+
+def split_captures(d_captures: Tensor, captures: Sequence[Tensor], wanted: int) -> list[Tensor | None]:
+    """The gradients that lie one behind the other in ``d_captures``: of the captures that have a bit of ``wanted``."""
+    gradients: list[Tensor | None] = []
+    at = 0
+    for i, capture in enumerate(captures):
+        if wanted >> i & 1:
+            gradients.append(d_captures.narrow(0, at, capture.numel()).view(capture.shape))
+            at += capture.numel()
+        else:
+            gradients.append(None)
+    return gradients
+
+
 def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """dq, dk and dv as dense rows, then d_bias and d_sink, without elements where they are not wanted."""
-    *_, needs_d_bias, needs_d_sink = options
+    """dq, dk and dv as dense rows, then d_bias, d_sink and d_captures, without elements where they are not wanted."""
+    *_, needs_d_bias, needs_d_sink, needs_d_captures = options
+    captures = [options[TENSOR_NAMES.index(name)] for name in CAPTURE_NAMES]
+    size = sum(x.numel() for i, x in enumerate(captures) if needs_d_captures >> i & 1)
     bias, sink = (options[TENSOR_NAMES.index(name)] for name in ("bias", "sink"))
     return (
         *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)),
         q.new_empty(bias.shape if needs_d_bias else (0,), dtype=torch.float32),
         q.new_empty(sink.shape if needs_d_sink else (0,), dtype=torch.float32),
+        q.new_empty((size,), dtype=torch.float32),
     )
 
 
 def backward(
     d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    *options, needs_d_bias, needs_d_sink = arguments
+    *options, needs_d_bias, needs_d_sink, needs_d_captures = arguments
     gradients = _empty_gradients(q, k, v, arguments)
-    dq, dk, dv, d_bias, d_sink = gradients
+    dq, dk, dv, d_bias, d_sink, d_captures = gradients
+    named = keywords(tuple(options))
+    captures = named.get("captures", {})
+    of_captures = dict(zip(captures, split_captures(d_captures, [*captures.values()], needs_d_captures), strict=True))
     _core.backward(
         *(d_o, q, k, v, o, lse, d_lse, dq, dk, dv),
         *(d_bias if needs_d_bias else None, d_sink if needs_d_sink else None),
         framework_of(q).workspace_allocator(q, None),
-        **keywords(tuple(options)),
+        {name: x for name, x in of_captures.items() if x is not None},
+        **named,
     )
     return gradients
 

@@ -48,7 +48,8 @@ _KNOWN = frozenset(
 
 def _ways(q: Any, k: Any, options: dict[str, Any]) -> list[Placements]:
     """Those that share the call out, beside that of all devices computing all of it."""
-    if any(x is not None and name not in _KNOWN for name, x in options.items() if name in TENSOR_NAMES):
+    of_texts = options["score"] is not None or options["mask_text"] is not None  # of the whole's batches and heads
+    if of_texts or any(x is not None and name not in _KNOWN for name, x in options.items() if name in TENSOR_NAMES):
         return []
     devices = q.mesh.size()
     ways: list[Placements] = []
@@ -99,7 +100,7 @@ def _lse(by_query: Placement, q: Any) -> Placement:
 @register_sharding(torch.ops.strobe.attention_backward.default)
 def backward(d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *arguments: Any) -> Any:
     options = _options(arguments)
-    *_, needs_d_bias, needs_d_sink = arguments
+    *_, needs_d_bias, needs_d_sink, _ = arguments
     shardings = []
     for place in (_replicated, *_ways(q, k, options)):
         tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
@@ -114,5 +115,6 @@ def backward(d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *ar
 
         d_bias = gradient("bias", options["bias"]) if needs_d_bias else Replicate()
         d_sink = gradient("sink", options["sink"]) if needs_d_sink else Replicate()
-        shardings.append(([*(gradient(name, tensors[name]) for name in "qkv"), d_bias, d_sink], inputs))
+        results = [*(gradient(name, tensors[name]) for name in "qkv"), d_bias, d_sink, Replicate()]
+        shardings.append((results, inputs))
     return shardings

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's operations on traced values, by their names."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from strobe.torch.flex.values import (
+    AND,
+    ATOM,
+    CHOICE,
+    COMPARISON,
+    EQUALITY,
+    OR,
+    PRODUCT,
+    SIGN,
+    SUM,
+    Kind,
+    Value,
+    number,
+)
+
+_REALS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
+_INTEGERS = frozenset({torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8})
+
+
+def kind_of_dtype(dtype: torch.dtype) -> Kind | None:
+    if dtype in _REALS:
+        return "real"
+    if dtype in _INTEGERS:
+        return "int"
+    return "bool" if dtype == torch.bool else None
+
+
+def _joined(symbol: str, binding: int, a: Value, b: Value, kind: Kind, bounds: tuple[float, float]) -> Value:
+    return Value(a.trace, f"{a.within(binding)} {symbol} {b.within(binding + 1)}", binding, kind, *bounds)
+
+
+_UNBOUNDED = (-math.inf, math.inf)
+
+
+def _promoted(a: Value, b: Value) -> Kind:
+    return "real" if "real" in (a.kind, b.kind) else "int"
+
+
+def _literal(value: Value) -> float | None:
+    """Of an integer that is one."""
+    return value.low if value.kind == "int" and value.low == value.high else None
+
+
+def _times(x: float, y: float) -> float:
+    return 0.0 if 0.0 in (x, y) else x * y
+
+
+def _hull(*values: float) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def add(a: Value, b: Value, *, alpha: Any = 1) -> Value:
+    if alpha != 1:
+        b = multiply(b, number(b.trace, alpha))
+    if a.kind == b.kind == "bool":
+        return logical_or(a, b)
+    return _joined("+", SUM, a, b, _promoted(a, b), (_low(a) + _low(b), _high(a) + _high(b)))
+
+
+def subtract(a: Value, b: Value, *, alpha: Any = 1) -> Value:
+    if alpha != 1:
+        b = multiply(b, number(b.trace, alpha))
+    return _joined("-", SUM, a, b, _promoted(a, b), (_low(a) - _high(b), _high(a) - _low(b)))
+
+
+def multiply(a: Value, b: Value) -> Value:
+    if a.kind == b.kind == "bool":
+        return logical_and(a, b)
+    bounds = _hull(*(_times(x, y) for x in (_low(a), _high(a)) for y in (_low(b), _high(b))))
+    return _joined("*", PRODUCT, a, b, _promoted(a, b), bounds)
+
+
+def _low(value: Value) -> float:
+    return 0.0 if value.kind == "bool" else value.low
+
+
+def _high(value: Value) -> float:
+    return 1.0 if value.kind == "bool" else value.high
+
+
+def divide(a: Value, b: Value, *, rounding_mode: str | None = None) -> Value:
+    if rounding_mode == "floor":
+        return floor_divide(a, b)
+    if rounding_mode is not None:
+        a.trace.fail(f'division with rounding_mode="{rounding_mode}"')
+    if "real" not in (a.kind, b.kind):
+        a, b = to_real(a), to_real(b)
+    return _joined("/", PRODUCT, a, b, "real", _UNBOUNDED)
+
+
+def floor_divide(a: Value, b: Value) -> Value:
+    if "real" in (a.kind, b.kind):
+        return floor(divide(a, b))
+    by = _literal(b)
+    bounds = _UNBOUNDED
+    if by is not None and by > 0:  # infinities divided by integers are nan
+        bounds = (
+            _low(a) if math.isinf(_low(a)) else _low(a) // by,
+            _high(a) if math.isinf(_high(a)) else _high(a) // by,
+        )
+    return _joined("/", PRODUCT, to_integer(a), to_integer(b), "int", bounds)
+
+
+def remainder(a: Value, b: Value) -> Value:
+    """With the sign of the divisor, as in Python."""
+    if "real" in (a.kind, b.kind):
+        return subtract(a, multiply(floor_divide(a, b), b))
+    by = _literal(b)
+    bounds = (0.0, by - 1) if by is not None and by > 0 else _UNBOUNDED
+    return _joined("%", PRODUCT, to_integer(a), to_integer(b), "int", bounds)
+
+
+_MOST_FACTORS = 8
+
+
+def power(a: Any, b: Any) -> Value:
+    """A traced value to the power of a number, or a positive number to that of a traced value."""
+    if not isinstance(b, Value):
+        if a.kind != "real" and isinstance(b, int) and 0 < b <= _MOST_FACTORS:
+            result = to_integer(a)
+            for _ in range(b - 1):
+                result = multiply(result, to_integer(a))
+            return result
+        return _call("pow", "real", a, number(a.trace, b))
+    if isinstance(a, Value):
+        b.trace.fail("a traced value to the power of another")
+    if a <= 0:
+        b.trace.fail(f"{a} to the power of a traced value")
+    return _call("exp2", "real", b) if a == 2 else exp(multiply(b, number(b.trace, math.log(a))))
+
+
+def negative(a: Value) -> Value:
+    kind: Kind = "real" if a.kind == "real" else "int"
+    return Value(a.trace, f"-{a.within(ATOM)}", SIGN, kind, -_high(a), -_low(a))
+
+
+def _call(name: str, kind: Kind, *values: Value, bounds: tuple[float, float] = _UNBOUNDED) -> Value:
+    text = ", ".join(value.within(CHOICE) for value in values)
+    return Value(values[0].trace, f"{name}({text})", ATOM, kind, *bounds)
+
+
+def _function(name: str) -> Callable[[Value], Value]:
+    """One of reals, which integers become."""
+    return lambda a: _call(name, "real", a)
+
+
+exp = _function("exp")
+log = _function("log")
+
+
+def absolute(a: Value) -> Value:
+    kind: Kind = "real" if a.kind == "real" else "int"
+    inner = 0.0 if _low(a) <= 0 <= _high(a) else min(abs(_low(a)), abs(_high(a)))
+    return _call("abs", kind, a, bounds=(inner, max(abs(_low(a)), abs(_high(a)))))
+
+
+def floor(a: Value) -> Value:
+    return _call("floor", "real", a) if a.kind == "real" else a
+
+
+def ceil(a: Value) -> Value:
+    return negative(floor(negative(a))) if a.kind == "real" else a
+
+
+def trunc(a: Value) -> Value:
+    return where(compare("<", a, number(a.trace, 0)), ceil(a), floor(a)) if a.kind == "real" else a
+
+
+def _scaled(function: Callable[[Value], Value], factor: float) -> Callable[[Value], Value]:
+    return lambda a: multiply(function(a), number(a.trace, factor))
+
+
+def square(a: Value) -> Value:
+    return multiply(a, a)
+
+
+def reciprocal(a: Value) -> Value:
+    return divide(number(a.trace, 1.0), a)
+
+
+def log1p(a: Value) -> Value:
+    return log(add(number(a.trace, 1.0), a))
+
+
+def expm1(a: Value) -> Value:
+    return subtract(exp(a), number(a.trace, 1.0))
+
+
+def tan(a: Value) -> Value:
+    return divide(_call("sin", "real", a), _call("cos", "real", a))
+
+
+def relu(a: Value, inplace: bool = False) -> Value:
+    return maximum(a, number(a.trace, 0))
+
+
+def silu(a: Value, inplace: bool = False) -> Value:
+    return multiply(a, _call("sigmoid", "real", a))
+
+
+def softplus(a: Value, beta: Any = 1, threshold: Any = 20) -> Value:
+    scaled = multiply(a, number(a.trace, beta)) if beta != 1 else a
+    smooth = log1p(exp(scaled))
+    smooth = divide(smooth, number(a.trace, beta)) if beta != 1 else smooth
+    return where(compare(">", scaled, number(a.trace, threshold)), a, smooth)
+
+
+def sign(a: Value) -> Value:
+    zero = number(a.trace, 0)
+    up, down = (number(a.trace, float(x) if a.kind == "real" else x) for x in (1, -1))
+    return where(compare(">", a, zero), up, where(compare("<", a, zero), down, multiply(a, zero)))
+
+
+def maximum(a: Value, b: Value) -> Value:
+    bounds = max(_low(a), _low(b)), max(_high(a), _high(b))
+    return _call("max", _promoted(a, b), a, b, bounds=bounds)
+
+
+def minimum(a: Value, b: Value) -> Value:
+    bounds = min(_low(a), _low(b)), min(_high(a), _high(b))
+    return _call("min", _promoted(a, b), a, b, bounds=bounds)
+
+
+def clamp(a: Value, min: Value | None = None, max: Value | None = None) -> Value:
+    a = a if min is None else maximum(a, min)
+    return a if max is None else minimum(a, max)
+
+
+def compare(symbol: str, a: Value, b: Value) -> Value:
+    binding = EQUALITY if symbol in ("==", "!=") else COMPARISON
+    return _joined(symbol, binding, a, b, "bool", _UNBOUNDED)
+
+
+def _comparison(symbol: str) -> Callable[[Value, Value], Value]:
+    return lambda a, b: compare(symbol, a, b)
+
+
+def to_real(a: Value) -> Value:
+    if a.kind == "real":
+        return a
+    literal = _literal(a)
+    return number(a.trace, float(literal)) if literal is not None else _call("float", "real", a)
+
+
+def to_integer(a: Value) -> Value:
+    """Towards 0."""
+    if a.kind == "int":
+        return a
+    return _call("int", "int", a, bounds=(0.0, 1.0) if a.kind == "bool" else _UNBOUNDED)
+
+
+def to_boolean(a: Value) -> Value:
+    if (literal := _literal(a)) is not None:
+        return number(a.trace, literal != 0)
+    return a if a.kind == "bool" else compare("!=", a, number(a.trace, 0))
+
+
+def logical_and(a: Value, b: Value) -> Value:
+    a, b = to_boolean(a), to_boolean(b)
+    if a.text == "true":
+        return b
+    return a if b.text == "true" else _joined("&&", AND, a, b, "bool", _UNBOUNDED)
+
+
+def logical_or(a: Value, b: Value) -> Value:
+    a, b = to_boolean(a), to_boolean(b)
+    if a.text == "false":
+        return b
+    return a if b.text == "false" else _joined("||", OR, a, b, "bool", _UNBOUNDED)
+
+
+def logical_not(a: Value) -> Value:
+    return Value(a.trace, f"!{to_boolean(a).within(ATOM)}", SIGN, "bool")
+
+
+def logical_xor(a: Value, b: Value) -> Value:
+    return compare("!=", to_boolean(a), to_boolean(b))
+
+
+def _of_booleans(operation: Callable[..., Value], symbol: str) -> Callable[..., Value]:
+    def checked(*values: Value) -> Value:
+        for value in values:
+            if value.kind != "bool":
+                value.trace.fail(f"`{symbol}` of numbers, bit by bit")
+        return operation(*values)
+
+    return checked
+
+
+def where(condition: Value, yes: Value, no: Value) -> Value:
+    condition = to_boolean(condition)
+    if {yes.kind, no.kind} != {"bool"}:
+        yes, no = (to_integer(x) if x.kind == "bool" else x for x in (yes, no))
+    kind: Kind = yes.kind if yes.kind == no.kind else _promoted(yes, no)
+    bounds = min(yes.low, no.low), max(yes.high, no.high)
+    text = f"{condition.within(OR)} ? {yes.within(CHOICE)} : {no.within(CHOICE)}"
+    return Value(condition.trace, text, CHOICE, kind, *bounds)
+
+
+def masked_fill(a: Value, mask: Value, value: Value) -> Value:
+    return where(mask, value, to_real(a) if value.kind == "real" else a)
+
+
+def _cast(a: Value, dtype: torch.dtype) -> Value:
+    kind = kind_of_dtype(dtype)
+    if kind is None:
+        raise a.trace.failure(f"a conversion to {dtype}")
+    return {"real": to_real, "int": to_integer, "bool": to_boolean}[kind](a)
+
+
+def to(a: Value, *targets: Any, dtype: Any = None, **where_to: Any) -> Value:
+    """Tensor.to: only a dtype does something. float16 and bfloat16 do not round."""
+    for target in (*targets, dtype):
+        if isinstance(target, torch.dtype):
+            a = _cast(a, target)
+        elif hasattr(target, "dtype"):
+            a = _cast(a, target.dtype)
+    return a
+
+
+def _filled(value: Any) -> Callable[..., Value]:
+    def make(a: Value, size: Any = (), *more: Any, dtype: torch.dtype | None = None, **options: Any) -> Value:
+        fill, size = (more[0] if more else options.get("fill_value"), size) if value is None else (value, size)
+        if tuple(size) != ():
+            a.trace.fail(f"a new tensor of shape {list(size)}, which must be []")
+        return _cast(number(a.trace, fill), dtype or a.dtype)
+
+    return make
+
+
+def _like(value: Any) -> Callable[..., Value]:
+    def make(a: Value, *fill: Any, dtype: torch.dtype | None = None, **options: Any) -> Value:
+        given = fill[0] if fill else options.get("fill_value", value)
+        return _cast(number(a.trace, given), dtype or a.dtype)
+
+    return make
+
+
+def _same(a: Value, *shape: Any, **options: Any) -> Value:
+    return a
+
+
+LITERAL_ARGUMENTS = frozenset({"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to", "softplus"})
+"""Operations that read their arguments as Python's values."""
+
+OPERATIONS: dict[str, Callable[..., Value]] = {
+    "add": add,
+    "radd": lambda a, b: add(b, a),
+    **dict.fromkeys(("sub", "subtract"), subtract),
+    **dict.fromkeys(("mul", "multiply"), multiply),
+    "rmul": lambda a, b: multiply(b, a),
+    **dict.fromkeys(("div", "divide", "true_divide", "truediv"), divide),
+    **dict.fromkeys(("floor_divide", "floordiv"), floor_divide),
+    **dict.fromkeys(("remainder", "mod"), remainder),
+    "rsub": lambda a, b, *, alpha=1: subtract(b, a, alpha=alpha),
+    **dict.fromkeys(("rdiv", "rtruediv"), lambda a, b: divide(b, a)),
+    "rfloordiv": lambda a, b: floor_divide(b, a),
+    "rmod": lambda a, b: remainder(b, a),
+    "pow": power,
+    "rpow": lambda a, b: power(b, a),
+    **dict.fromkeys(("neg", "negative"), negative),
+    **dict.fromkeys(("pos", "positive", "contiguous", "clone", "squeeze"), _same),
+    **dict.fromkeys(("abs", "absolute"), absolute),
+    **{name: _function(name) for name in ("exp2", "tanh", "sigmoid", "sqrt", "rsqrt", "sin", "cos")},
+    "exp": exp,
+    "log": log,
+    "log2": _scaled(log, 1 / math.log(2)),
+    "log10": _scaled(log, 1 / math.log(10)),
+    "log1p": log1p,
+    "expm1": expm1,
+    "tan": tan,
+    "floor": floor,
+    "ceil": ceil,
+    **dict.fromkeys(("trunc", "fix"), trunc),
+    "square": square,
+    "reciprocal": reciprocal,
+    "relu": relu,
+    "silu": silu,
+    "softplus": softplus,
+    **dict.fromkeys(("sign", "sgn"), sign),
+    **dict.fromkeys(("maximum", "max", "fmax", "clamp_min"), maximum),
+    **dict.fromkeys(("minimum", "min", "fmin", "clamp_max"), minimum),
+    **dict.fromkeys(("clamp", "clip"), clamp),
+    **dict.fromkeys(("lt", "less"), _comparison("<")),
+    **dict.fromkeys(("le", "less_equal"), _comparison("<=")),
+    **dict.fromkeys(("gt", "greater"), _comparison(">")),
+    **dict.fromkeys(("ge", "greater_equal"), _comparison(">=")),
+    "eq": _comparison("=="),
+    **dict.fromkeys(("ne", "not_equal"), _comparison("!=")),
+    "logical_and": logical_and,
+    "logical_or": logical_or,
+    "logical_not": logical_not,
+    "logical_xor": logical_xor,
+    **dict.fromkeys(("and", "rand", "bitwise_and"), _of_booleans(logical_and, "&")),
+    **dict.fromkeys(("or", "ror", "bitwise_or"), _of_booleans(logical_or, "|")),
+    **dict.fromkeys(("xor", "rxor", "bitwise_xor"), _of_booleans(logical_xor, "^")),
+    **dict.fromkeys(("invert", "bitwise_not"), _of_booleans(logical_not, "~")),
+    "where": where,
+    "masked_fill": masked_fill,
+    "to": to,
+    **dict.fromkeys(("float", "half", "bfloat16", "double"), to_real),
+    **dict.fromkeys(("int", "long", "short"), to_integer),
+    "bool": to_boolean,
+    "new_ones": _filled(1),
+    "new_zeros": _filled(0),
+    "new_full": _filled(None),
+    "ones_like": _like(1),
+    "zeros_like": _like(0),
+    "full_like": _like(None),
+}
+
+
+def _names() -> dict[Any, str]:
+    """PyTorch's functions by their own names here; compilers know them as objects alone."""
+    names: dict[Any, str] = {}
+    for name in (*OPERATIONS, "getitem", "setitem"):
+        for owner in (torch, torch.Tensor, torch.nn.functional, torch.special):
+            for attribute in (name, f"__{name}__"):
+                function = getattr(owner, attribute, None)
+                if callable(function) and not isinstance(function, type):
+                    names[function] = name
+    return names
+
+
+NAMES = _names()
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    return lambda *values: values[0].trace.operate(name, values, {})
+
+
+for _name in (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
+    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor"),
+    *("lt", "le", "gt", "ge", "eq", "ne"),
+):
+    setattr(Value, f"__{_name}__", _operator(_name))

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Score and mask functions of PyTorch's FlexAttention as texts: they are run once, on values that write down what they
+are.
+
+The functions run under a mode that sees every function of PyTorch: what is done to traced values becomes text, what is
+done to other tensors runs as it stands, and a tensor with traced indices becomes a capture.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from strobe.torch.flex.captures import Captures
+from strobe.torch.flex.operations import LITERAL_ARGUMENTS, NAMES, OPERATIONS, remainder, to_boolean
+from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
+
+_PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))
+
+
+class Texts(NamedTuple):
+    """A call's options: texts that change nothing are None."""
+
+    score: str | None
+    mask_text: str | None
+    captures: dict[str, Tensor] | None
+
+
+class Sizes(NamedTuple):
+    """Of a call: they bound its positions."""
+
+    batch: int
+    heads: int
+    seqlen_q: int
+    seqlen_k: int
+
+
+def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Texts:
+    """The texts of ``score_mod(score, b, h, q_idx, kv_idx)`` and ``mask_mod(b, h, q_idx, kv_idx)``; either may be None.
+
+    ``dtype`` is that of the call's tensors, and of scores as the function sees it. Raises TraceError, with the
+    function's name and the line in it.
+    """
+    captures = Captures(device, (score_mod, mask_mod))
+    score = mask = None
+    if score_mod is not None:
+        score = Trace("score_mod", score_mod, captures, sizes, dtype, device).text_of_score()
+    if mask_mod is not None:
+        mask = Trace("mask_mod", mask_mod, captures, sizes, dtype, device).text_of_mask()
+    return Texts(score if score != "score" else None, mask if mask != "true" else None, captures.by_name() or None)
+
+
+class Trace:
+    """One function's."""
+
+    def __init__(
+        self,
+        role: str,
+        function: Callable[..., Any],
+        captures: Captures,
+        sizes: Sizes,
+        score_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.role, self.function, self.captures = role, function, captures
+        self.score_dtype, self.device = score_dtype, device
+        pairs = zip(("batch", "head", "q", "k"), sizes, strict=True)
+        self._positions = [Value(self, name, ATOM, "int", 0, max(extent - 1, 0)) for name, extent in pairs]
+
+    def text_of_score(self) -> str:
+        return self._run(Value(self, "score", ATOM, "real"), *self._positions).text
+
+    def text_of_mask(self) -> str:
+        return to_boolean(self._run(*self._positions)).text
+
+    def _run(self, *values: Value) -> Value:
+        with _Mode(self):
+            result = self.function(*values)
+        return self.value(result)
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of PyTorch with a traced value among its arguments."""
+        name = NAMES.get(function) or getattr(function, "__name__", str(function)).strip("_")
+        if name == "getitem":
+            return self.index(*args)
+        if name == "setitem":
+            self.fail("it writes to a tensor")
+        return self.operate(name, args, kwargs)
+
+    def method(self, value: Value, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.operate(name, (value, *args), kwargs)
+
+    def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            wrote = name.endswith("_") or (name.startswith("i") and name[1:] in OPERATIONS)
+            self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value")
+        for alias in ("input", "self"):
+            if alias in kwargs:
+                args = (kwargs.pop(alias), *args)
+        if "other" in kwargs:
+            args = (*args, kwargs.pop("other"))
+        if name in LITERAL_ARGUMENTS:
+            args = tuple(self.value(x) if isinstance(x, (Value, Part)) else x for x in args)
+        else:
+            args = tuple(self.value(x) for x in args)
+            of_values = ("alpha", "rounding_mode", "inplace", "dtype", "memory_format", "device", "out")
+            kwargs = {key: x if x is None or key in of_values else self.value(x) for key, x in kwargs.items()}
+        try:
+            return operation(*args, **kwargs)
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, TraceError):
+                raise
+            self.fail(f"`{name}` with these arguments ({error})")
+
+    def value(self, x: Any) -> Value:
+        """A number, a tensor of rank 0 or a traced value as a traced value."""
+        if isinstance(x, Value):
+            return x
+        if isinstance(x, Part):
+            self.fail(f"a tensor that has {x.ndim} axes without an index: give each an index")
+        if isinstance(x, Tensor):
+            if x.dim() != 0:
+                self.fail(f"a tensor of shape {list(x.shape)} that has no indices: it must be of rank 0, or indexed")
+            return self._loaded(x, ())
+        if isinstance(x, (bool, int, float)) or hasattr(x, "__float__"):
+            return number(self, x)
+        self.fail(f"a {type(x).__name__}, where a number or a tensor is needed")
+
+    def index(self, tensor: Any, index: Any) -> Any:
+        """tensor[index], where one of the two is traced: a value if every axis has an index then."""
+        if isinstance(tensor, Value):
+            if index is ... or (isinstance(index, tuple) and not index):
+                return tensor
+            self.fail("an index of a traced value")
+        part = tensor if isinstance(tensor, Part) else Part(self, tensor, [None] * tensor.dim())
+        given = list(index) if isinstance(index, tuple) else [index]
+        free = [axis for axis, taken in enumerate(part.indices) if taken is None]
+        if any(x is ... for x in given):
+            at = next(i for i, x in enumerate(given) if x is ...)
+            given[at : at + 1] = [slice(None)] * (len(free) - len(given) + 1)
+        if len(given) > len(free):
+            self.fail(f"{len(given)} indices of a tensor that has {len(free)} axes")
+        indices = list(part.indices)
+        for axis, x in zip(free, given, strict=False):
+            if isinstance(x, slice) and x.start is None and x.stop is None and x.step is None:
+                continue
+            indices[axis] = self._checked_index(x, part.tensor.shape[axis])
+        if any(x is None for x in indices):
+            return Part(self, part.tensor, indices)
+        return self._loaded(part.tensor, tuple(indices))
+
+    def _checked_index(self, x: Any, extent: int) -> Value:
+        """As a capture is indexed: PyTorch counts from the end where an index is negative."""
+        if x is None or isinstance(x, (slice, bool, list)):
+            self.fail(f"an index of type {type(x).__name__} beside traced ones, or of traced bounds")
+        value = self.value(x)
+        if value.kind != "int":
+            self.fail("an index that is no integer")
+        return value if value.low >= 0 else remainder(value, number(self, extent))
+
+    def _loaded(self, tensor: Tensor, indices: tuple[Value, ...]) -> Value:
+        name, kind = self.captures.name_of(tensor, self.fail)
+        return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind)
+
+    def fail(self, what: str) -> NoReturn:
+        raise self.failure(what)
+
+    def failure(self, what: str) -> TraceError:
+        """For what is done in the line of the user's function that runs."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        where = _user_line()
+        if where is None and (code := getattr(self.function, "__code__", None)) is not None:
+            where = f"{code.co_filename}, line {code.co_firstlineno}"
+        place = f" ({where})" if where else ""
+        return TraceError(
+            f"{self.role} `{name}`{place} cannot be written as text: {what}. docs/migrating.md lists what can"
+        )
+
+
+def _user_line() -> str | None:
+    """File and line of the innermost frame that is neither this package's nor PyTorch's, above this module's."""
+    for frame in _frames():
+        filename = frame.f_code.co_filename
+        if frame.f_code is Trace._run.__code__:
+            return None
+        if not filename.startswith(_PACKAGES):
+            return f"{filename}, line {frame.f_lineno}"
+    return None
+
+
+def _frames() -> Iterator[Any]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+class _Mode(TorchFunctionMode):
+    """Sees the functions that tensors are given to beside traced values, which PyTorch's indexing does not look for."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if trace_of(args, kwargs) is not None:
+            return self._trace.call(function, args, kwargs)
+        name = getattr(function, "__name__", "")
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+            self._trace.fail("it writes to a tensor")
+        return function(*args, **kwargs)
