@@ -24,7 +24,7 @@ ALLOWED = {
     # The enumeration of elements and the rule are plain constexpr C++, which everything else is written for.
     "src/kernels/ptx": ["src/kernels/math/element.h"],
     "src/kernels/math": ["src/kernels/ptx"],
-    "src/kernels/sequence": ["src/kernels/score/rule.h", "src/kernels/math", "src/kernels/ptx"],
+    "src/kernels/sequence": ["src/kernels/expression/captures.h", "src/kernels/score/rule.h", "src/kernels/math", "src/kernels/ptx"],
     "src/kernels/score": SHARED_BY_SCORES,
     # The softmax knows no modifier of scores, and these know neither it nor where they are applied.
     "src/kernels/score/softmax.h": [

@@ -69,34 +69,51 @@ std::string operands(const Node& node) {
   return list;
 }
 
-std::string value_of(const Node& node) {
+/// As kernels/expression/captures.h names it.
+std::string_view stored(const Capture& capture) {
+  switch (capture.dtype) {
+    case DType::float16: return "Stored::float16";
+    case DType::bfloat16: return "Stored::bfloat16";
+    case DType::int32: return "Stored::int32";
+    case DType::int64: return "Stored::int64";
+    case DType::uint8: return "Stored::boolean";
+    default: return "Stored::float32";
+  }
+}
+
+/// "load_float<Stored::float32>(captures, 2, x3, x5)"
+std::string reading(const Formula& formula, std::string_view function, const Node& node) {
+  const std::string list = operands(node);
+  return fmt::format("{}_{}<{}>(captures, {}{}{})", function, type_of(node.type), stored(formula.captures()[node.which]),
+                     node.which, list.empty() ? "" : ", ", list);
+}
+
+std::string value_of(const Formula& formula, const Node& node) {
   switch (node.op) {
     case Op::literal: return literal(node);
     case Op::variable: {
       const std::string_view name = name_of(static_cast<Variable>(node.which));
       return node.which == 0 ? std::string(name) : fmt::format("position.{}", name);
     }
-    case Op::load: {
-      const std::string list = operands(node);
-      return fmt::format("load_{}(captures, {}{}{})", type_of(node.type), node.which, list.empty() ? "" : ", ", list);
-    }
+    case Op::load: return reading(formula, "load", node);
     default: return fmt::format("{}({})", function_of(node.op), operands(node));
   }
 }
 
 /// One constant a node, children first.
-std::string statements(const Graph& graph, std::span<const Id> roots) {
+std::string statements(const Formula& formula, std::span<const Id> roots) {
+  const Graph& graph = formula.graph();
   std::string lines;
   for (const Id id : reachable(graph, roots)) {
     const Node& node = graph[id];
-    lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id, value_of(node));
+    lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id, value_of(formula, node));
   }
   return lines;
 }
 
-std::string function(std::string_view head, const Graph& graph, Id root) {
+std::string function(std::string_view head, const Formula& formula, Id root) {
   return fmt::format("__device__ __forceinline__ {} {{\n{}  return x{};\n}}\n\n", head,
-                     statements(graph, std::array{root}), root);
+                     statements(formula, std::array{root}), root);
 }
 
 /// The mask by intervals; what hangs on a real may be anything.
@@ -115,8 +132,7 @@ std::string visibility(const Formula& formula) {
     } else if (node.op == Op::variable) {
       value = fmt::format("tile.{}", name_of(static_cast<Variable>(node.which)));
     } else if (node.op == Op::load) {
-      const std::string list = operands(node);
-      value = fmt::format("range_of_{}(captures, {}{}{})", type_of(node.type), node.which, list.empty() ? "" : ", ", list);
+      value = reading(formula, "range_of", node);
     } else {
       value = fmt::format("{}({})", function_of(node.op), operands(node));
     }
@@ -135,16 +151,16 @@ std::string for_each_read(const Formula& formula) {
     roots.push_back(read.derivative);
     std::ranges::copy(graph[read.load].inputs(), std::back_inserter(roots));
   }
-  std::string lines = statements(graph, roots);
+  std::string lines = statements(formula, roots);
   for (std::size_t i = 0; i < formula.reads().size(); ++i) {
     const Read& read = formula.reads()[i];
     const std::string list = operands(graph[read.load]);
-    lines += fmt::format("  visit.template operator()<{}, {}>(index_of(captures, {}{}{}), x{});\n", i, read.capture,
+    lines += fmt::format("  visit.template operator()<{}, {}>(place_of(gradients, {}{}{}), x{});\n", i, read.capture,
                          read.capture, list.empty() ? "" : ", ", list, read.derivative);
   }
   return fmt::format(
       "template <typename Captures, typename Visit>\n__device__ __forceinline__ void for_each_read(const Captures& "
-      "captures, const Position& position, float score, const Visit& visit) {{\n{}}}\n\n",
+      "captures, const Captures& gradients, const Position& position, float score, const Visit& visit) {{\n{}}}\n\n",
       lines);
 }
 
@@ -157,7 +173,7 @@ std::string device_code(const Formula& formula) {
       "#include \"kernels/expression/range.h\"\n\nnamespace strobe::expression {\n\n";
   const auto add = [&](std::string_view type, std::string_view name, std::string_view takes, Id root) {
     code += fmt::format("template <typename Captures>\n{}",
-                        function(fmt::format("{} {}({})", type, name, takes), formula.graph(), root));
+                        function(fmt::format("{} {}({})", type, name, takes), formula, root));
   };
   if (formula.has_score()) {
     const std::string takes = fmt::format("{}, float score", kTakes);

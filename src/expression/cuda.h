@@ -14,8 +14,8 @@ namespace strobe::expression {
 ///   float slope_of(captures, position, score)     its derivative by the score
 ///   bool shows(captures, position)                the mask
 ///   Range visibility(captures, tile)              of the mask over a tile
-///   void for_each_read(captures, position, score, visit)   visit<read, capture>(index, derivative) of each read of a
-///                                                 real capture; `index` is below 0 where it lies outside
+///   void for_each_read(captures, gradients, position, score, visit)   visit<read, capture>(place, derivative) of each
+///                                                 read of a real capture: its Place by the strides of `gradients`
 std::string device_code(const Formula& formula);
 
 }  // namespace strobe::expression

@@ -14,7 +14,7 @@ namespace strobe::gpu {
 namespace {
 
 engine::PlannedCallResult planned(const AttentionProblem& problem, const Execution& execution, FamilyPlan plan) {
-  if (problem.expression.given()) return unsupported("modifiers.function is given: the gpu engine has none, cpu has");
+  if (Status status = check_texts(problem); !status.ok()) return status;
   const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(problem.device.index);
   return gpu.ok() ? plan_by_family(planned_problem(problem), **gpu, engine::wanted_kernels(execution), plan)
                   : gpu.status();

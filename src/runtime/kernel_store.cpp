@@ -19,7 +19,7 @@ std::vector<std::string> compile_options(const Variant& variant) {
 
 CompileRequest compile_request(const Variant& variant) {
   return {.name = variant.name,
-          .source = fmt::format("#include \"{}\"\n", variant.include),
+          .source = fmt::format("{}#include \"{}\"\n", variant.code, variant.include),
           .expression = variant.expression,
           .options = compile_options(variant)};
 }

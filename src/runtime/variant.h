@@ -12,6 +12,7 @@ struct Variant {
   std::string include;               // the header that defines it, from src: "kernels/FOLDER/kernel.h"
   std::string expression;            // the kernel as C++ names it: "strobe::kernel<strobe::Config{...}>"
   std::string architecture;          // "sm_90a"
+  std::string code = {};             // of this kernel alone, before the header: what it calls by name
   std::vector<std::string> options;  // further NVRTC options, for kernels that are meant to have them
 };
 

@@ -6,6 +6,7 @@
 #include "gpu/call/backward_call.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/override.h"
+#include "gpu/params/captures.h"
 #include "gpu/params/score.h"
 #include "kernels/sm80/backward/smem.h"
 #include "sm80/backward_kernels.h"
@@ -16,9 +17,9 @@ namespace strobe::sm80 {
 namespace {
 
 /// What a run adds to the plan's parameters: pointers and strides.
-WithOffsets<BackwardParams> parameters(const AttentionProblem& problem, const BackwardPlan& plan,
+WithTexts<BackwardParams> parameters(const AttentionProblem& problem, const BackwardPlan& plan,
                                        const BackwardArguments& a, std::byte* workspace) {
-  WithOffsets<BackwardParams> params{plan.params, gpu::offset_params(a.sequences)};
+  WithTexts<BackwardParams> params{{plan.params, gpu::offset_params(a.sequences)}, gpu::captures(a.modifiers.captures)};
   const BackwardWorkspace& offsets = plan.workspace;
   gpu::set_rows(offsets, workspace, params);
   params.dq_sum = reinterpret_cast<float*>(workspace + offsets.dq_sum);
@@ -40,7 +41,7 @@ class Backward final : public gpu::BackwardCall {
 
   Status enqueue(const BackwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {
-    const WithOffsets<BackwardParams> params = parameters(problem(), plan_, arguments, workspace);
+    const WithTexts<BackwardParams> params = parameters(problem(), plan_, arguments, workspace);
     auxiliary::PrepareBackwardParams prepare = prepare_params(arguments, params);
     prepare.zeros = params.dq_sum;
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
@@ -50,7 +51,7 @@ class Backward final : public gpu::BackwardCall {
   }
 
   /// dK and dV, and then dQ from its sums.
-  Status launch_main(const WithOffsets<BackwardParams>& params, const gpu::CallStream& stream, bool follows) const {
+  Status launch_main(const WithTexts<BackwardParams>& params, const gpu::CallStream& stream, bool follows) const {
     const backward::Config& config = plan_.config;
     Status status = launch(kernels_.main, plan_.items, threads_per_block(config), smem_plan(config).total_bytes,
                            follows, stream, params);
@@ -60,7 +61,7 @@ class Backward final : public gpu::BackwardCall {
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
-  Status launch_bias(const BackwardArguments& arguments, const WithOffsets<BackwardParams>& params,
+  Status launch_bias(const BackwardArguments& arguments, const WithTexts<BackwardParams>& params,
                      const gpu::CallStream& stream) const {
     const BiasGradientParams bias = gpu::bias_gradient_params(problem(), arguments, params, params.n_blocks);
     return launch(kernels_.bias, bias.tiles, threads_per_block(plan_.config), smem_plan(plan_.config).total_bytes, true,

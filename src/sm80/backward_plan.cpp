@@ -44,9 +44,9 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles) {
 /// Registers of a thread that hold dK, dV, S, dP and what options keep beside these.
 int tile_registers(const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  const int scores = fragments(config) * config.part_m / 2 * (2 + int{rule.softcap} + int{rule.bias});
+  const int scores = fragments(config) * config.part_m / 2 * (2 + int{has_slope(rule)} + int{rule.bias});
   const int gradients = fragments(config) * (key_columns(config) + value_columns(config)) / 2;
-  int options = 8 * int{rule.alibi} + 20 * int{rule.bias} + 6 * int{rule.softcap};
+  int options = 8 * int{rule.alibi} + 20 * int{rule.bias} + 6 * int{rule.softcap} + 24 * int{has_text(rule)};
   if (rule.dropout) options += config.ordered ? 32 : 24;
   if (rule.block_mask != 0) options += 34;
   return gradients + scores + options;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "gpu/variant/text_code.h"
 #include "sm80/forward_variant.h"
 
 namespace strobe::sm80 {
@@ -14,6 +15,7 @@ runtime::Variant variant_of(std::string_view name, std::string_view header, std:
           .include = fmt::format("kernels/sm80/backward/{}", header),
           .expression = fmt::format("strobe::sm80::backward::{}<{}>", kernel, gpu::cpp_text(config)),
           .architecture = architecture_of(shape),
+          .code = gpu::code_of(config.rule.text),
           .options = {}};
 }
 

@@ -17,7 +17,7 @@
 namespace strobe::sm80 {
 namespace {
 
-WithOffsets<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
+WithTexts<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                                         const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.order;
@@ -43,7 +43,7 @@ class Forward final : public gpu::ForwardCall {
 
   Status enqueue(const ForwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {
-    WithOffsets<forward::Params> params = parameters(problem(), plan_, arguments);
+    WithTexts<forward::Params> params = parameters(problem(), plan_, arguments);
     params.kept = reinterpret_cast<float*>(workspace);  // read by variants that fold
     if (!splits()) return launch_main(stream, params);
     params.split = split_params(workspace);

@@ -70,11 +70,12 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
                                                  (rule.softcap && later ? 28 : 0);
   const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
   const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
+  const int text = has_text(rule) ? 24 : 0;
   const int scaling = rule.scale_first && later ? 4 : 0;
   const int split = rule.element != Element::fp32 ? 0
                     : fragments(config) == 1      ? 64
                                                   : 96 + (is_masked(rule) ? 8 : 0) + (later ? 64 : 0);
-  const int others = 62 + split + (config.pages ? 24 : 0) + parts + conversion + joining + scaling;
+  const int others = 62 + split + (config.pages ? 24 : 0) + parts + conversion + joining + scaling + text;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "gpu/variant/architecture.h"
+#include "gpu/variant/text_code.h"
 
 namespace strobe::sm80 {
 
@@ -14,6 +15,7 @@ runtime::Variant forward_variant(const forward::Config& config, const DeviceShap
           .include = "kernels/sm80/forward/kernel.h",
           .expression = fmt::format("strobe::sm80::forward::kernel<{}>", gpu::cpp_text(config)),
           .architecture = architecture_of(shape),
+          .code = gpu::code_of(config.rule.text),
           .options = {}};
 }
 

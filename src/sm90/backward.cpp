@@ -11,6 +11,7 @@
 #include "gpu/call/backward_call.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/override.h"
+#include "gpu/params/captures.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
@@ -70,12 +71,12 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   return status.ok() ? encode(driver, {"v", a.v}, k_bound, bias_keys, memory, maps.bias.v) : status;
 }
 
-using Params = WithOffsets<backward::Params>;
+using Params = WithTexts<backward::Params>;
 
 /// What a run adds to the plan's parameters: pointers and strides.
 Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
                   std::byte* workspace) {
-  Params params{plan.params, gpu::offset_params(a.sequences)};
+  Params params{{plan.params, gpu::offset_params(a.sequences)}, gpu::captures(a.modifiers.captures)};
   const BackwardWorkspace& offsets = plan.workspace;
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
   gpu::set_rows(offsets, workspace, params);

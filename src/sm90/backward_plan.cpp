@@ -22,6 +22,7 @@ namespace {
 /// Of the rule, what gradients depend on.
 ScoreRule backward_rule(const AttentionProblem& problem) {
   ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
+  if (rule.text.score) return rule;
   if (rule.alibi || (!rule.softcap && problem.scale < kLeastHiLoScale)) rule.scale_first = true;
   return rule;
 }

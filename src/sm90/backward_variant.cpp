@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "gpu/variant/architecture.h"
+#include "gpu/variant/text_code.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -15,6 +16,7 @@ runtime::Variant variant_of(std::string_view name, std::string_view header, std:
           .include = fmt::format("kernels/{}", header),
           .expression = fmt::format("strobe::{}<{}>", kernel, gpu::cpp_text(config)),
           .architecture = std::string(gpu::kSm90a),
+          .code = gpu::code_of(config.rule.text),
           .options = {}};
 }
 

@@ -50,7 +50,7 @@ forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const 
 }
 
 /// What a call knows beside the problem and the plan: pointers and strides.
-WithOffsets<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
+WithTexts<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                                         const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.tiles;
@@ -112,7 +112,7 @@ class Forward final : public gpu::ForwardCall {
     TensorMaps maps;  // NOLINT(cppcoreguidelines-pro-type-member-init): 640 bytes to clear in every run
     Status status = encode_all(*device().driver, problem(), plan_.config, arguments, maps);
     if (!status.ok()) return status;
-    WithOffsets<forward::Params> params = parameters(problem(), plan_, arguments);
+    WithTexts<forward::Params> params = parameters(problem(), plan_, arguments);
     params.kept = reinterpret_cast<float*>(workspace);
     if (!splits()) {
       return plan_.list != nullptr ? launch_with(maps, params, *plan_.list, stream)
@@ -125,7 +125,7 @@ class Forward final : public gpu::ForwardCall {
 
   /// `tiles`: what a CTA computes, as the schedule says it.
   template <class Tiles>
-  Status launch_with(const TensorMaps& maps, const WithOffsets<forward::Params>& params, const Tiles& tiles,
+  Status launch_with(const TensorMaps& maps, const WithTexts<forward::Params>& params, const Tiles& tiles,
                      const gpu::CallStream& stream) const {
     if (plan_.config.bias_stages > 0) {
       return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, maps.bias);

@@ -71,7 +71,9 @@ bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& 
 }
 
 /// Options that take registers, or keys in blocks of their own.
-bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout || rule.block_mask != 0; }
+bool needs_own_tiles(const ScoreRule& rule) {
+  return rule.bias || rule.dropout || rule.block_mask != 0 || has_text(rule);
+}
 
 /// Windows of two or three blocks of keys on a row of queries: tiles are over soon, as those of short sequences.
 /// log: window-128-d128-two-ctas
@@ -98,7 +100,7 @@ std::span<const Tiles> two_ctas(const ScoreRule& rule, int block_n) {
 std::span<const Tiles> narrow_tiles(const AttentionProblem& problem, const ScoreRule& rule) {
   constexpr std::int64_t kLong = 8192;
   const bool plain = !is_masked(rule) && !rule.varlen && !rule.softcap && !rule.alibi && !rule.scale_first;
-  if (rule.dropout || rule.block_mask != 0) return kWide;
+  if (rule.dropout || rule.block_mask != 0 || has_text(rule)) return kWide;
   if (rule.bias) return kNarrowBias;
   if (plain && problem.seqlen_q >= kLong && problem.seqlen_k >= kLong) return kNarrowLong;
   if (rule.alibi && rule.mask_left) return kNarrowAlibiWindow;

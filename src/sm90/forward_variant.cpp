@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "gpu/variant/architecture.h"
+#include "gpu/variant/text_code.h"
 
 namespace strobe::sm90 {
 
@@ -12,6 +13,7 @@ runtime::Variant forward_variant(const forward::Config& config) {
           .include = "kernels/sm90/forward/kernel.h",
           .expression = fmt::format("strobe::sm90::forward::kernel<{}>", gpu::cpp_text(config)),
           .architecture = std::string(gpu::kSm90a),
+          .code = gpu::code_of(config.rule.text),
           .options = {}};
 }
 

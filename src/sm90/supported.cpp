@@ -7,6 +7,7 @@
 
 #include "call/eight_bit.h"
 #include "gpu/plan/row_invariant.h"
+#include "gpu/variant/text_code.h"
 #include "sm90/pages.h"
 
 namespace strobe::sm90 {
@@ -35,6 +36,15 @@ Status check_stored_pages(const AttentionProblem& problem) {
                      name_of(problem.stored.dtype), problem.page_size, problem.has_leftpad_k ? " with leftpad_k" : "");
 }
 
+/// Gradients on their way to dP are float16, and bfloat16 is too coarse for those of float16 tensors.
+Status check_slope(const AttentionProblem& problem) {
+  if (problem.pass != Pass::backward || problem.dtype != DType::float16 || !gpu::text_rule(problem).wide_slope) {
+    return {};
+  }
+  return unsupported("modifiers.function has a score whose derivative may pass 16 and q is float16: the sm90 kernels "
+                     "have its gradients in bfloat16; the sm80 kernels in both");
+}
+
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -44,6 +54,7 @@ Status check_supported(const AttentionProblem& problem) {
     return gpu::unsupported("q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
   }
   if (Status status = check_stored_pages(problem); !status.ok()) return status;
+  if (Status status = check_slope(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   return gpu::check_sizes(problem);
 }

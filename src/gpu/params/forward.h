@@ -3,6 +3,7 @@
 // them in their parameters.
 #pragma once
 
+#include "gpu/params/captures.h"
 #include "gpu/params/rows.h"
 #include "gpu/params/score.h"
 #include "strobe/attention.h"
@@ -11,8 +12,8 @@ namespace strobe::gpu {
 
 /// All but the tiles. Rows of K and V stored in 8 bits count pairs of elements.
 template <class Params>
-WithOffsets<Params> forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
-  WithOffsets<Params> params{};
+WithTexts<Params> forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
+  WithTexts<Params> params{};
   params.q = rows_of({"q", arguments.q}, problem.dtype);
   const auto key_rows = [&](const RowsView& tensor) {
     return problem.stored.given() ? rows_of_pairs(tensor) : rows_of(tensor, problem.dtype);
@@ -40,6 +41,7 @@ WithOffsets<Params> forward_params(const AttentionProblem& problem, const Forwar
   params.score = score_params(problem, arguments.modifiers, arguments.random);
   params.max_logits = {static_cast<float*>(arguments.max_logits.data), arguments.max_logits.strides[0]};
   params.offsets = offset_params(arguments.sequences);
+  if (problem.expression.given()) params.captures = captures(arguments.modifiers.captures);
   return params;
 }
 

@@ -10,6 +10,7 @@
 #include "call/random_state.h"
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
+#include "gpu/variant/text_code.h"
 
 namespace strobe::gpu {
 namespace {
@@ -94,7 +95,8 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.tree_mask = problem.has_tree_mask;
   // What a backward subtracts of the products would have to be divided by each sequence's factor.
   const bool factor_in_backward = rule.log_length && problem.pass == Pass::backward;
-  rule.scale_first = !rule.bias && (scales_first(problem, rule) || factor_in_backward);
+  rule.text = text_rule(problem);
+  rule.scale_first = !scores_are_natural(rule) && (scales_first(problem, rule) || factor_in_backward);
   rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
   rule.offsets = problem.has_offsets;
   return rule;

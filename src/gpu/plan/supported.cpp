@@ -5,6 +5,24 @@
 
 namespace strobe::gpu {
 
+Status check_texts(const AttentionProblem& problem) {
+  if (!problem.expression.given()) return {};
+  if (problem.eight_bit.given()) {
+    return unsupported("modifiers.function is given and q is {}: the gpu engine takes it beside 16 and 32 bits",
+                       name_of(problem.dtype));
+  }
+  if (problem.row_invariant && problem.pass == Pass::forward) {
+    return unsupported("modifiers.function is given with row_invariant: the gpu engine takes one of them");
+  }
+  if (problem.pass == Pass::backward && problem.dropout != 0.0F) {
+    return unsupported("modifiers.function is given with dropout: the gpu engine has no gradients of both");
+  }
+  if (problem.expression.gradients != 0) {
+    return unsupported("d_captures are given: the gpu engine has no gradients of captures, the cpu engine has");
+  }
+  return {};
+}
+
 Status check_sizes(const AttentionProblem& problem) {
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {

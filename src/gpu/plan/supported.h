@@ -21,6 +21,9 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
+/// What calls with texts cannot have beside them.
+Status check_texts(const AttentionProblem& problem);
+
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem);
 

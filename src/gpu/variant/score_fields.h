@@ -32,6 +32,14 @@ constexpr std::string_view name_of(Schedule schedule) {
   }
 }
 
+constexpr std::string_view type_name(const TextRule&) { return "strobe::TextRule"; }
+constexpr auto fields_of(const TextRule&) {
+  using gpu::field;
+  return gpu::all_fields(field("score", &TextRule::score), field("slope", &TextRule::slope),
+                         field("wide_slope", &TextRule::wide_slope), field("mask", &TextRule::mask),
+                         field("code_low", &TextRule::code_low), field("code_high", &TextRule::code_high));
+}
+
 constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }
 constexpr auto fields_of(const ScoreRule&) {
   using gpu::field;
@@ -44,7 +52,8 @@ constexpr auto fields_of(const ScoreRule&) {
                          field("max_logits", &ScoreRule::max_logits), field("dropout", &ScoreRule::dropout),
                          field("block_mask", &ScoreRule::block_mask), field("tree_mask", &ScoreRule::tree_mask),
                          field("scale_first", &ScoreRule::scale_first),
-                         field("row_invariant", &ScoreRule::row_invariant), field("offsets", &ScoreRule::offsets));
+                         field("row_invariant", &ScoreRule::row_invariant), field("offsets", &ScoreRule::offsets),
+                         field("text", &ScoreRule::text));
 }
 
 }  // namespace strobe

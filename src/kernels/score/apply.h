@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where modifiers meet scores. What becomes of Q K^T before masks and softmax, in this order: the factor of its
-// sequence, softcap, the scale where it must come first, bias, ALiBi's slope; and the same of what a backward subtracts
-// of an exponent. Masks follow in mask.h, then softmax.h, then dropout of the probabilities.
+// sequence, softcap, the scale where it must come first, bias, ALiBi's slope, what a text makes of it; and the same of
+// what a backward subtracts of an exponent. Masks follow in mask.h, then softmax.h, then dropout of the probabilities.
 #pragma once
 
 #include "kernels/math/constants.h"
@@ -11,6 +11,7 @@
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/log_length.h"
 #include "kernels/score/modifiers/softcap.h"
+#include "kernels/score/modifiers/text.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
@@ -60,6 +61,7 @@ __device__ __forceinline__ float softcapped(const ScoreParams& params, float sco
 __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, const ScoreParams& params, float score,
                                                      float bias) {
   return rule.bias          ? __fmaf_rn(score, params.scale, bias)
+         : rule.text.score  ? __fmul_rn(score, params.scale)
          : rule.scale_first ? __fmul_rn(score, params.scale_log2)
                             : score;
 }
@@ -82,11 +84,14 @@ class Transform {
     int center;  // the key on its diagonal
     int batch, head;
     int query;  // one that exists
+    int head_kv;
+    sequence::FirstPositions first;  // of its sequence
+    int queries;                     // that its sequence has
   };
 
   /// `row(r)` is this thread's row r, `keys` how many its sequence has; read where the rule needs them.
-  template <typename RowOf>
-  __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row)
+  template <typename RowOf, typename Captures>
+  __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row, const Captures& captures)
       : params_(params),
         factor_(params, keys),
         bias_(params.bias, keys,
@@ -98,7 +103,17 @@ class Transform {
                [&](int r) {
                  const Row one = row(r);
                  return slope_log2(params.alibi, one.batch, one.head) / remaining_scale<R>(params);
-               }) {}
+               }),
+        text_(captures, [&](int r) -> expression::Position {
+          const Row one = row(r);
+          return {.q = one.first.q + one.query,
+                  .k = one.first.k,
+                  .head = one.head,
+                  .head_kv = one.head_kv,
+                  .batch = one.batch,
+                  .q_len = one.queries,
+                  .k_len = keys};
+        }) {}
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
   __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {
@@ -115,7 +130,7 @@ class Transform {
   /// (AlibiRows::relative).
   template <bool relative, bool all_visible, typename Bias>
   __device__ __forceinline__ RowNumbers apply_as(float (&s)[block_n / 2], int n, Bias&& bias) const {
-    const auto apply_with = [&](const auto& alibi) { apply_in_order<all_visible>(s, bias, alibi); };
+    const auto apply_with = [&](const auto& alibi) { apply_in_order<all_visible>(s, n * block_n, bias, alibi); };
     if constexpr (relative) {
       return alibi_.relative(n, remaining_scale<R>(params_), apply_with);
     } else {
@@ -130,10 +145,13 @@ class Transform {
     apply_as<false, all_visible>(s, n, bias);
   }
 
+  /// Scores of keys of block n that a text hides become -inf, whatever they were.
+  __device__ __forceinline__ void hide(float (&s)[block_n / 2], int n) const { text_.hide(s, n * block_n); }
+
  private:
   template <bool all_visible>
   __device__ __forceinline__ void softcap(float& x, float& y) const {
-    if constexpr (R.softcap && all_visible && !R.row_invariant) {
+    if constexpr (R.softcap && all_visible && !R.row_invariant && !R.text.mask) {
       softcap_two(params_.softcap, x, y);
     } else {
       x = softcapped<R>(params_, x);
@@ -142,7 +160,9 @@ class Transform {
   }
 
   template <bool all_visible, typename Bias, typename Alibi>
-  __device__ __forceinline__ void apply_in_order(float (&s)[block_n / 2], Bias&& bias, const Alibi& alibi) const {
+  __device__ __forceinline__ void apply_in_order(float (&s)[block_n / 2], int first_key, Bias&& bias,
+                                                 const Alibi& alibi) const {
+    const int own_key = first_key + fragment_column();
 #pragma unroll
     for (int i = 0; i < block_n / 2; i += 2) {
       const int r = i / 2 % kRowsPerThread;
@@ -153,6 +173,8 @@ class Transform {
       const float2 terms = bias.pair(i / 2);
       s[i] = alibi(with_scale_and_bias(R, params_, s[i], terms.x), r, column);
       s[i + 1] = alibi(with_scale_and_bias(R, params_, s[i + 1], terms.y), r, column + 1);
+      s[i] = text_.score(s[i], r, own_key + column);
+      s[i + 1] = text_.score(s[i + 1], r, own_key + column + 1);
     }
   }
 
@@ -160,6 +182,7 @@ class Transform {
   [[no_unique_address]] ProductFactor<R> factor_;
   BiasRows<R, fetches_bias> bias_;
   AlibiRows<R, block_n, query_step> alibi_;
+  [[no_unique_address]] TextRows<R> text_;
 };
 
 /// What a backward subtracts of score * scale_log2, `score` being softcapped, to have a probability's exponent: the

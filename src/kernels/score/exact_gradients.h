@@ -81,8 +81,11 @@ template <ScoreRule R>
 class ExactPairs {
  public:
   __device__ __forceinline__ ExactPairs(const BackwardParams& params, const sequence::Sequence& rows,
-                                        const sequence::FirstPositions& first, int sequence, int head, int block_m)
+                                        const sequence::FirstPositions& first, int sequence, int head, int block_m,
+                                        const expression::Captures* captures)
       : params_(params),
+        captures_(captures),
+        sequence_(sequence),
         rows_(rows),
         first_(first),
         sequence_(sequence),
@@ -113,7 +116,17 @@ class ExactPairs {
     const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
     const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
     const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
-    return R.softcap ? ds * softcap_derivative(both.tanh) : ds;
+    const float capped = R.softcap ? ds * softcap_derivative(both.tanh) : ds;
+    return R.text.slope ? capped * both.slope : capped;
+  }
+
+  /// Whether a text shows the pair.
+  __device__ __forceinline__ bool shown(int i, int j) const {
+    if constexpr (R.text.mask) {
+      return text_shows<R>(*captures_, position(i, j));
+    } else {
+      return true;
+    }
   }
 
  private:
@@ -129,7 +142,18 @@ class ExactPairs {
 
   struct Pair {
     float probability, tanh;
+    float slope;  // of a text
   };
+
+  __device__ __forceinline__ expression::Position position(int i, int j) const {
+    return {.q = first_.q + i,
+            .k = first_.k + j,
+            .head = head_,
+            .head_kv = head_kv_,
+            .batch = sequence_,
+            .q_len = rows_.q.used,
+            .k_len = rows_.k.used};
+  }
 
   __device__ __forceinline__ Pair pair(int i, int j) const {
     const float product = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
@@ -139,13 +163,20 @@ class ExactPairs {
       term = bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j);
     }
     const float scale = remaining_scale<R>(params_.score);
-    const float exponent =
-        large_exponent(transformed(R, params_.score, score, slope_ / scale, i + rows_.diagonal - j, term), scale,
-                       params_.row_max[first_row_ + i], params_.lse_log2[first_row_ + i], -kMinusInfinity);
-    return {ptx::ex2_approx(exponent), softcapped<R>(params_.score, score)};
+    float natural = transformed(R, params_.score, score, slope_ / scale, i + rows_.diagonal - j, term);
+    float slope = 1.0F;
+    if constexpr (R.text.score) {
+      slope = text_slope<R>(*captures_, position(i, j), natural);
+      natural = text_score<R>(*captures_, position(i, j), natural);
+    }
+    const float exponent = large_exponent(natural, scale, params_.row_max[first_row_ + i],
+                                          params_.lse_log2[first_row_ + i], -kMinusInfinity);
+    return {ptx::ex2_approx(exponent), softcapped<R>(params_.score, score), slope};
   }
 
   const BackwardParams& params_;
+  const expression::Captures* const captures_;
+  const int sequence_;
   const sequence::Sequence& rows_;
   const sequence::FirstPositions first_;
   const int sequence_, head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
@@ -159,12 +190,12 @@ template <ScoreRule R, int head_dim, typename Params>
 __device__ __forceinline__ void recompute_query(const Params& params, const sequence::Sequence& rows, int sequence,
                                                 int head, int block_m, int query, unsigned short* stored) {
   const sequence::FirstPositions first = sequence::first_positions<R>(params, sequence);
-  const ExactPairs<R> pairs(params, rows, first, sequence, head, block_m);
+  const ExactPairs<R> pairs(params, rows, first, sequence, head, block_m, captures_pointer<R>(params));
   const sequence::KeyRange keys = sequence::visible_keys<R>(params.visibility, rows, query + rows.diagonal, first.k);
   ExactGradient<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
-    if (shows_pair<R>(params.blocks, sequence, head, query, key)) {
+    if (shows_pair<R>(params.blocks, sequence, head, query, key) && pairs.shown(query, key)) {
       sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
     }
   }
@@ -203,10 +234,10 @@ __device__ __forceinline__ void recompute_key(const Params& params, const sequen
 #pragma unroll 1
   for (int group = 0; group < params.heads_per_kv; ++group) {
     const int head = of.head_kv * params.heads_per_kv + group;
-    const ExactPairs<R> pairs(params, rows, first, of.sequence, head, block_m);
+    const ExactPairs<R> pairs(params, rows, first, of.sequence, head, block_m, captures_pointer<R>(params));
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
-      if (!shows_pair<R>(params.blocks, of.sequence, head, query, key)) {
+      if (!shows_pair<R>(params.blocks, of.sequence, head, query, key) || !pairs.shown(query, key)) {
         continue;
       }
       const float factor = kOfK ? pairs.score_gradient(query, key) : pairs.probability(query, key);

@@ -32,6 +32,19 @@ struct ExactRow {
   sequence::FirstPositions first;  // of its sequence
   int center;                      // the key on the diagonal
   TreeRow tree = {};               // tree-mask rules
+  int head_kv = 0;                 // rules with texts
+  int queries = 0;                 // likewise, that its sequence has
+  const expression::Captures* captures = nullptr;
+
+  __device__ __forceinline__ expression::Position position(int key) const {
+    return {.q = first.q + query,
+            .k = first.k + key,
+            .head = head,
+            .head_kv = head_kv,
+            .batch = batch,
+            .q_len = queries,
+            .k_len = sequence_keys};
+  }
 };
 
 /// What is added to the score of a visible key.
@@ -95,6 +108,11 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
         continue;
       }
     }
+    if constexpr (R.text.mask) {
+      if (!text_shows<R>(*row.captures, row.position(key))) {
+        continue;
+      }
+    }
     const auto k = rows.key(row, key);
     const auto v = rows.value(row, key);
     float score = 0.0F;
@@ -106,7 +124,11 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     }
     // Rounded before the maximum is subtracted, and towards zero, as OnlineSoftmax's of large scores.
     const float bias = bias_of<R>(params.bias, row, key);
-    const float exponent = __fmul_rz(transformed(R, params, factor.times(score), slope, row.center - key, bias), scale);
+    score = transformed(R, params, factor.times(score), slope, row.center - key, bias);
+    if constexpr (R.text.score) {
+      score = text_score<R>(*row.captures, row.position(key), score);
+    }
+    const float exponent = __fmul_rz(score, scale);
     const float raised = fmaxf(sums.max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
     const float correction = ptx::ex2_approx(sums.max_log2 - shift);

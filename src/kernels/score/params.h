@@ -10,6 +10,7 @@
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/modifiers/log_length.h"
 #include "kernels/score/modifiers/softcap.h"
+#include "kernels/score/modifiers/text.h"
 #include "kernels/score/modifiers/tree_mask.h"
 #include "kernels/score/rule.h"
 
@@ -20,7 +21,7 @@ struct ScoreParams {
   // Scores times this are exponents of 2; of softcap rules it is the cap, not the scale, that makes them.
   float scale_log2;
   SoftcapParams softcap;
-  float scale;  // scale_log2 / log2(e): bias rules
+  float scale;  // scale_log2 / log2(e): rules whose scores are natural
 
   AlibiParams alibi;
   const float* sink;  // sink rules: [query heads]
@@ -33,7 +34,7 @@ namespace score {
 
 /// What scores are still to be multiplied with, to be exponents of 2, when modifiers have been applied (apply.h).
 constexpr float remaining_scale(const ScoreRule& rule, const ScoreParams& params) {
-  return rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.scale_log2;
+  return scores_are_natural(rule) ? kLog2E : rule.scale_first ? 1.0F : params.scale_log2;
 }
 
 }  // namespace score

@@ -7,6 +7,18 @@
 
 namespace strobe {
 
+/// What texts make of scores and masks (src/expression). The code that says it is part of the kernel.
+struct TextRule {
+  bool score = false;        // scores are a text's
+  bool slope = false;        // whose derivative by the score is not 1
+  bool wide_slope = false;   // nor known to be 16 at most
+  bool mask = false;         // a text hides keys
+  int code_low = 0;          // 62 bits that name the code
+  int code_high = 0;
+
+  bool operator==(const TextRule&) const = default;
+};
+
 struct ScoreRule {
   Element element = Element::bf16;
   bool mask_right = false;  // causal, or a window bounded on the right
@@ -27,6 +39,7 @@ struct ScoreRule {
   bool scale_first = false;    // scores are scaled before their maximum is taken: for scales that are not positive
   bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
   bool offsets = false;        // sequences are parts of longer ones, at places that are given; varlen is on, too
+  TextRule text;
 
   bool operator==(const ScoreRule&) const = default;
 };
@@ -37,14 +50,24 @@ constexpr bool has_diagonal(const ScoreRule& rule) { return rule.mask_left || ru
 /// Whether the products of a sequence are multiplied by a factor of its own before all else.
 constexpr bool has_product_factor(const ScoreRule& rule) { return rule.log_length; }
 
+/// Whether kernels take what texts read.
+constexpr bool has_text(const TextRule& text) { return text.score || text.mask; }
+constexpr bool has_text(const ScoreRule& rule) { return has_text(rule.text); }
+
+/// Whether the gradient of what comes out of Q and K is not that of the score.
+constexpr bool has_slope(const ScoreRule& rule) { return rule.softcap || rule.text.slope; }
+
+/// Whether scores have all of their scale before their maximum is taken, and are natural logarithms.
+constexpr bool scores_are_natural(const ScoreRule& rule) { return rule.bias || rule.text.score; }
+
 /// Whether a row may see none of a block's keys, or none at all.
-constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask; }
+constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask || rule.text.mask; }
 
 /// Whether rows of a result that are not finite are computed again: hidden keys may have reached them, and products of
 /// float32's parts make NaN of infinities.
 constexpr bool is_repaired(const ScoreRule& rule) { return is_masked(rule) || rule.element == Element::fp32; }
 
 /// Whether the scores of a row may all be -inf.
-constexpr bool may_hide_all(const ScoreRule& rule) { return is_masked(rule) || rule.bias; }
+constexpr bool may_hide_all(const ScoreRule& rule) { return is_masked(rule) || rule.bias || rule.text.score; }
 
 }  // namespace strobe

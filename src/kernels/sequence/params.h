@@ -3,6 +3,8 @@
 // without std headers, shared by host and device.
 #pragma once
 
+#include "kernels/expression/captures.h"
+
 namespace strobe {
 
 /// Where sequences lie and how long they are.
@@ -31,6 +33,12 @@ struct OffsetParams {
 template <typename Params>
 struct WithOffsets : Params {
   OffsetParams offsets;
+};
+
+/// What kernels of rules with texts take.
+template <typename Params>
+struct WithTexts : WithOffsets<Params> {
+  expression::Captures captures;
 };
 
 /// Positions are below it: sums and differences of two fit 32 bits.

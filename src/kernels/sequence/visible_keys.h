@@ -52,9 +52,14 @@ struct ParamsFor {
   using type = Params;
 };
 template <ScoreRule R, typename Params>
-  requires(R.offsets)
+  requires(R.offsets && !has_text(R))
 struct ParamsFor<R, Params> {
   using type = WithOffsets<Params>;
+};
+template <ScoreRule R, typename Params>
+  requires(has_text(R))
+struct ParamsFor<R, Params> {
+  using type = WithTexts<Params>;
 };
 /// What a kernel of the rule takes, of which its functions see a Params.
 template <ScoreRule R, typename Params>
@@ -69,6 +74,16 @@ __device__ __forceinline__ OffsetParams offsets_of(const Params& params) {
     return params.offsets;
   } else {
     return static_cast<const WithOffsets<Params>&>(params).offsets;
+  }
+}
+
+/// Likewise; of rules that have texts.
+template <ScoreRule R, typename Params>
+__device__ __forceinline__ const expression::Captures& captures_of(const Params& params) {
+  if constexpr (requires { params.captures; }) {
+    return params.captures;
+  } else {
+    return static_cast<const WithTexts<Params>&>(params).captures;
   }
 }
 

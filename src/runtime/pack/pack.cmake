@@ -13,7 +13,8 @@ target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::
 
 # The lists of common kernels, and the planning code behind them: the linker takes what they reach.
 file(GLOB_RECURSE pack_lists CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/pack.cpp)
-add_library(strobe_pack_variants STATIC ${pack_lists} ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
+file(GLOB expression_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/expression/*.cpp)
+add_library(strobe_pack_variants STATIC ${pack_lists} ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp ${expression_sources}
   $<TARGET_OBJECTS:strobe_families>)
 set_target_properties(strobe_pack_variants PROPERTIES UNITY_BUILD OFF) # what is reached is told by the file
 target_include_directories(strobe_pack_variants PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

@@ -48,6 +48,19 @@ struct ScoreBlock {
   }
 };
 
+/// What texts read of the pair of this thread's first row and column.
+template <Config C>
+__device__ __forceinline__ expression::Position first_pair(const ScoreBlock<C>& block) {
+  const sequence::FirstPositions first = block.first();
+  return {.q = first.q + block.query(),
+          .k = first.k + block.key(0),
+          .head = block.head,
+          .head_kv = block.work.head_kv,
+          .batch = block.work.sequence,
+          .q_len = block.work.q.used,
+          .k_len = block.work.k.used};
+}
+
 /// The bias of a block's scores, fetched ahead of its use.
 template <Config C>
 struct PartBias {
@@ -151,6 +164,57 @@ class Exponents {
   float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
 };
 
+/// to_probabilities() of rules whose scores are a text's.
+template <bool masked, bool large, Config C>
+__device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
+                                                   const float* lse_log2, const PartBias<C>& bias) {
+  const ScoreParams& params = block.params.score;
+  const VisiblePart<C> visible(block);
+  const score::ProductFactor<C.rule> factor(params, block.work.k.used);
+  const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
+  const expression::Position first = first_pair(block);
+  const float alibi =
+      C.rule.alibi ? score::slope_log2(params.alibi, block.work.sequence, block.head) / kLog2E : 0.0F;
+  const int distance = block.query() + block.work.diagonal - block.key(0);
+  const float* const row_max =
+      block.params.row_max +
+      score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
+      block.query();
+#pragma unroll
+  for (int i = 0; i < C.part_m / 2; ++i) {
+    const int r = i / 2 % kRowsPerThread;
+    const int column = i / 4 * 8 + i % 2;
+    expression::Position position = first;
+    position.q += column;
+    position.k += 8 * r;
+    const float capped = score::softcapped<C.rule>(params, factor.times(s[i]));
+    float term = 0.0F;
+    if constexpr (C.rule.bias) {
+      term = bias.terms[i];
+    }
+    float score = score::with_scale_and_bias(C.rule, params, capped, term);
+    if constexpr (C.rule.alibi) {
+      score = score::less_slope(score, alibi, static_cast<float>(distance - 8 * r + column));
+    }
+    bool hidden = masked && visible.hides(r, column);
+    if constexpr (C.rule.text.mask) {
+      hidden = hidden || !score::text_shows<C.rule>(captures, position);
+    }
+    const float after = score::text_score<C.rule>(captures, position, score);
+    const float lse = lse_log2[column + score::fragment_column()];
+    const float exponent = large ? score::large_exponent(after, kLog2E, row_max[column], lse, 0.0F)
+                                 : __fmaf_rn(after, kLog2E, -lse);
+    s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponent);
+    if constexpr (has_slope(C.rule)) {
+      float derivative = score::text_slope<C.rule>(captures, position, score);
+      if constexpr (C.rule.softcap) {
+        derivative *= fmaxf(score::softcap_derivative(capped), 0.0F);
+      }
+      slope[i] = s[i] == 0.0F ? 0.0F : s[i] * derivative;
+    }
+  }
+}
+
 /// to_probabilities(), by these exponents.
 template <bool masked, typename ExponentsOf, Config C>
 __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents, const ScoreBlock<C>& block,
@@ -164,7 +228,13 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
     if constexpr (C.rule.bias) {
       term = bias.terms[i];
     }
-    const bool hidden = masked && visible.hides(r, column);
+    bool hidden = masked && visible.hides(r, column);
+    if constexpr (C.rule.text.mask) {
+      expression::Position position = first_pair(block);
+      position.q += column;
+      position.k += 8 * r;
+      hidden = hidden || !score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params), position);
+    }
     s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
     if constexpr (C.rule.softcap) {
       slope[i] = hidden ? 0.0F : s[i] * fmaxf(score::softcap_derivative(x), 0.0F);
@@ -186,7 +256,13 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
 template <bool masked, Config C>
 __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
                                                  const float* lse_log2, const PartBias<C>& bias) {
-  if (block.has_large_rows) {
+  if constexpr (C.rule.text.score) {
+    if (block.has_large_rows) {
+      text_probabilities<true, true>(block, s, slope, lse_log2, bias);
+    } else {
+      text_probabilities<masked, false>(block, s, slope, lse_log2, bias);
+    }
+  } else if (block.has_large_rows) {
     to_probabilities_by<true>(LargeExponents<C>(block), block, s, slope, lse_log2, bias);
   } else {
     to_probabilities_by<masked>(Exponents<C>(block), block, s, slope, lse_log2, bias);
@@ -248,7 +324,7 @@ __device__ __forceinline__ void to_operands(const ScoreBlock<C>& block, const Sc
                                             const Scores<C>& dp, const float* d_sum, Operand<C>& p, Operand<C>& ds) {
   for_each_gradient<C>(block, d_sum, [&](int i, const float2& d, unsigned dropped) {
     const float2 gradient = score::without_dropped(&dp[i], dropped);
-    const float* const factor = C.rule.softcap ? &slope[i] : &s[i];
+    const float* const factor = has_slope(C.rule) ? &slope[i] : &s[i];
     if constexpr (C.rule.element == Element::fp32) {
       const float2 kept = score::without_dropped(&s[i], dropped);
       p[i] = kept.x;

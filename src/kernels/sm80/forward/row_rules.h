@@ -42,9 +42,12 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
     return {.center = center_of<C>(work, row_of(r)),
             .batch = work.tile.sequence,
             .head = head_of<C>(work, row_of(r)),
-            .query = min(row_of(r) / C.packed_heads, work.q.used - 1)};
+            .query = min(row_of(r) / C.packed_heads, work.q.used - 1),
+            .head_kv = head_kv_of(params, work),
+            .first = sequence::first_positions<C.rule>(params, work.tile.sequence),
+            .queries = work.q.used};
   };
-  return {{params.score, work.k.used, transformed_row},
+  return {{params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params)},
           {params.score.dropout,
            {.head = score::head_of_whole(params.score.dropout, work.tile.sequence,
                                          head_in_batch<C>(params, work, row_of(0))),

@@ -174,6 +174,12 @@ class TileForward {
     if constexpr (masked) {
       mask(s, n);
     }
+    if constexpr (C.rule.text.mask) {
+#pragma unroll
+      for (int f = 0; f < fragments(C); ++f) {
+        rules.of[f].transform.hide(s[f], n);
+      }
+    }
   }
 
   /// Raises the rows' maxima where scores pass them; what was summed before shrinks. One branch for all fragments, so

@@ -7,6 +7,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
 #include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/text.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/smem.h"
@@ -76,6 +77,26 @@ struct ScoreBlock {
   }
 };
 
+/// What texts read of the pair of this thread's first row and column.
+template <Config C>
+__device__ __forceinline__ expression::Position first_pair(const ScoreBlock<C>& block) {
+  const sequence::FirstPositions first = block.first();
+  return {.q = first.q + block.query(),
+          .k = first.k + block.key(0),
+          .head = block.head_in_batch - block.work.sequence * block.params.heads,
+          .head_kv = block.work.head_kv,
+          .batch = block.work.sequence,
+          .q_len = block.work.q.used,
+          .k_len = block.work.k.used};
+}
+
+/// The pair of score i of a thread.
+__device__ __forceinline__ expression::Position pair_of(expression::Position first, int i) {
+  first.q += i / 4 * 8 + i % 2;
+  first.k += 8 * (i / 2 % kRowsPerThread);
+  return first;
+}
+
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
 template <Config C>
 __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
@@ -92,7 +113,11 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
     for (int j = 0; j < C.block_m / 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
+        bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
+        if constexpr (C.rule.text.mask) {
+          hidden = hidden || !score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params),
+                                                        pair_of(first_pair(block), 4 * j + 2 * r + c));
+        }
         float& score = s[4 * j + 2 * r + c];
         score = hidden ? kMinusInfinity : score;
       }

@@ -5,6 +5,7 @@
 #include "kernels/math/hi_lo.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/backward/score_block.h"
+#include "kernels/sm90/backward/text_probabilities.h"
 
 namespace strobe::sm90::backward {
 
@@ -187,7 +188,9 @@ template <Config C, typename Bias>
 __device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                               Scores<C>& s, Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
   apply_factor<C>(block, s);
-  if constexpr (C.rule.softcap) {
+  if constexpr (C.rule.text.score) {
+    text_probabilities<C>(block, masked, has_large_rows, s, p, lse_log2, bias);
+  } else if constexpr (C.rule.softcap) {
     capped_probabilities<C>(block, masked, has_large_rows, s, p, lse_log2, bias);
   } else {
     plain_probabilities<C>(block, masked, has_large_rows, s, lse_log2, bias);
@@ -208,7 +211,7 @@ __device__ __forceinline__ void to_operands(Operand<C>& p, Operand<C>& ds, const
       const int at = 4 * j + 2 * r;
       const float low = s[at];
       const float high = s[at + 1];
-      if constexpr (!C.rule.softcap) {
+      if constexpr (!has_slope(C.rule)) {
         p[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low, high);
       }
       ds[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low * (dp[at] - d.x), high * (dp[at + 1] - d.y));

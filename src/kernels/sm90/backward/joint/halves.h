@@ -7,7 +7,7 @@
 namespace strobe::sm90::backward {
 
 /// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant has it in high and low parts;
-/// with a softcap P times its derivative, and P as operand `p`. What is dropped gets a negative sign.
+/// with a softcap or a text P times its derivative, and P as operand `p`. What is dropped gets a negative sign.
 template <Config C, typename Bias>
 __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                                         Scores<C>& s, RowNumbers<C>& lse_log2, Bias& bias,
@@ -20,7 +20,7 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
   }
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {
-    halves[i / 4][i % 4] = ptx::cvt_f16x2(s[2 * i], s[2 * i + 1]);
+    halves[i / 4][i % 4] = to_halves<C>(s[2 * i], s[2 * i + 1]);
   }
   if constexpr (C.rule.dropout) {
     const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
     for (int i = 0; i < C.block_m / 4; ++i) {
       halves[i / 4][i % 4] = score::mark_dropped(halves[i / 4][i % 4], slices, i / 4, i % 4);
     }
-    if constexpr (C.rule.softcap) {
+    if constexpr (has_slope(C.rule)) {
       drop<C>(p, slices);
     }
   }
@@ -51,8 +51,8 @@ __device__ __forceinline__ void score_gradients_of_halves(const Operand<C>& halv
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {
     const uint32_t half = halves[i / 4][i % 4];
-    float2 x = ptx::cvt_f32x2_from_f16x2(half);
-    if constexpr (!C.rule.softcap) {
+    float2 x = of_halves<C>(half);
+    if constexpr (!has_slope(C.rule)) {
       p[i / 4][i % 4] = probability_operand<C>(half, x);
     }
     if constexpr (C.rule.element == Element::fp16) {

@@ -80,7 +80,7 @@ class KeyWarpgroup {
       for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
         const ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
         Operand<C> halves, p, ds;
-        compute_probabilities<has_large_rows>(block, !work.sees_all<C.rule>(m), p, halves);
+        compute_probabilities<has_large_rows>(block, C.rule.text.mask || !work.sees_all<C.rule>(m), p, halves);
         compute_score_gradients(halves, p, ds);
         hand_over(ds);
         add_to_gradients(dk, dv, p, ds, started);

@@ -65,7 +65,7 @@ class GradientRole : Role<C> {
         const float2 d = row_numbers<C>(d_sum, 2 * i + half);
 #pragma unroll
         for (int r = 0; r < kRowsPerThread; ++r) {
-          const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
+          const float2 p = of_halves<C>(words[2 * half + r]);
           float* two = &dp[8 * i + 4 * half + 2 * r];
           if constexpr (C.rule.dropout) {
             two[0] = score::marked_score_gradient(p.x, two[0] * kProbabilityScale, d.x);

@@ -47,7 +47,7 @@ class ProbabilityRole : Role<C> {
     RowNumbers<C> lse_log2;
     issue_scores(s, lse_log2);
     ptx::wgmma_wait_group<0>(s);
-    const bool masked = !block.work.template sees_all<C.rule>(m);
+    const bool masked = C.rule.text.mask || !block.work.template sees_all<C.rule>(m);
     if constexpr (has_hi_lo_lse(C)) {
       difference_probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s);
     } else {
@@ -109,7 +109,7 @@ class ProbabilityRole : Role<C> {
 
   /// P as operand, where probabilities() has not made it one.
   __device__ __forceinline__ static void to_operand(Operand<C>& p, const Scores<C>& s) {
-    if constexpr (!C.rule.softcap) {
+    if constexpr (!has_slope(C.rule)) {
       score::to_operand<C.rule.element>(p, s);
     }
   }
@@ -121,7 +121,7 @@ class ProbabilityRole : Role<C> {
     uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
-      const auto pair = [&](int j) { return mark(ptx::cvt_f16x2(p[8 * i + 2 * j], p[8 * i + 2 * j + 1]), i, j); };
+      const auto pair = [&](int j) { return mark(to_halves<C>(p[8 * i + 2 * j], p[8 * i + 2 * j + 1]), i, j); };
       chunks[i * kWarpgroupSize] = {pair(0), pair(1), pair(2), pair(3)};
     }
     __syncwarp();

@@ -72,7 +72,9 @@ class Steps : protected Rings<C> {
       return score::capped_step(softmax, s, params_.score);
     }
     const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
-    if constexpr (masked) {
+    if constexpr (C.rule.text.mask) {
+      mask_by_text(s, rules, n);
+    } else if constexpr (masked) {
       rules.mask.apply(s, n);
     }
     return soften(s, softmax, origins);
@@ -109,10 +111,20 @@ class Steps : protected Rings<C> {
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) {
     const score::RowNumbers origins = transform<false>(s, rules, n, bias);
-    if (rules.mask.needed(n)) {
+    if constexpr (C.rule.text.mask) {
+      mask_by_text(s, rules, n);
+    } else if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
     return soften(s, softmax, origins);
+  }
+
+  /// By the other masks, too.
+  __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n) {
+    if (rules.mask.needed(n)) {
+      rules.mask.apply(s, n);
+    }
+    rules.transform.hide(s, n);
   }
 
   const Params& params_;

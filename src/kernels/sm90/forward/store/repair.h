@@ -31,7 +31,10 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .head_in_batch = head_in_batch<C>(params, work, row),
           .first = sequence::first_positions<C.rule>(params, sequence),
           .center = center_of<tiling(C)>(work, row),
-          .tree = score::tree_row<C.rule>(params.tree, work, sequence, row / C.packed_heads)};
+          .tree = score::tree_row<C.rule>(params.tree, work, sequence, row / C.packed_heads),
+          .head_kv = head_kv,
+          .queries = work.q.used,
+          .captures = score::captures_pointer<C.rule>(params)};
 }
 
 /// Where a tile's rows of K and V lie.

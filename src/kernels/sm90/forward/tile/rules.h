@@ -46,12 +46,15 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
     return {.center = center_of<tiling(C)>(work, row),
             .batch = work.tile.sequence,
             .head = head_of<C>(work, row),
-            .query = min(row / C.packed_heads, work.q.used - 1)};
+            .query = min(row / C.packed_heads, work.q.used - 1),
+            .head_kv = params.by_heads_per_kv.quotient(work.tile.head),
+            .first = sequence::first_positions<C.rule>(params, work.tile.sequence),
+            .queries = work.q.used};
   };
   const int row = first + warpgroup_row(0);
   const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
-          {params.score, work.k.used, transformed_row},
+          {params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params)},
           {params.score.dropout,
            {.head = score::head_of_whole(params.score.dropout, work.tile.sequence, head_in_batch<C>(params, work, row)),
             .query = row,

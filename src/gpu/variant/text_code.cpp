@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/variant/text_code.h"
+
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "expression/cuda.h"
+#include "expression/formula.h"
+#include "runtime/sha256.h"
+
+namespace strobe::gpu {
+namespace {
+
+/// Code by what names it in a rule. Entries stay: rules are values that outlive calls.
+class Codes {
+ public:
+  using Name = std::pair<int, int>;
+
+  Name name_of(const expression::Formula& formula) {
+    std::string code = expression::device_code(formula);
+    runtime::Sha256 hash;
+    hash.update_field(code);
+    const auto digest = hash.finish();
+    const auto bits = [&](std::size_t first) {
+      std::uint32_t word = 0;
+      for (std::size_t i = 0; i < 4; ++i) word = word << 8U | static_cast<std::uint8_t>(digest[first + i]);
+      return static_cast<int>(word >> 1U);  // template arguments print without a sign
+    };
+    const Name name{bits(0), bits(4)};
+    const std::scoped_lock lock(mutex_);
+    const auto [entry, is_new] = codes_.try_emplace(name, std::move(code));
+    assert(is_new || entry->second == expression::device_code(formula));
+    return name;
+  }
+
+  std::string find(const Name& name) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = codes_.find(name);
+    return found == codes_.end() ? std::string() : found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Name, std::string> codes_;
+};
+
+Codes& codes() {
+  static Codes& all = *new Codes;
+  return all;
+}
+
+using expression::Graph;
+using expression::Id;
+using expression::Node;
+using expression::Op;
+
+/// No value of the node, a real, is larger: of what is not followed, infinity.
+double largest(const Graph& graph, const std::vector<double>& known, const Node& node) {
+  const auto of = [&](int i) { return known[node.children[static_cast<std::size_t>(i)]]; };
+  switch (node.op) {
+    case Op::literal: return std::abs(node.value);
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::sin:
+    case Op::cos: return 1.0;
+    case Op::negate:
+    case Op::absolute: return of(0);
+    case Op::add: return of(0) + of(1);
+    case Op::multiply: return of(0) == 0.0 || of(1) == 0.0 ? 0.0 : of(0) * of(1);
+    case Op::minimum:
+    case Op::maximum: return std::max(of(0), of(1));
+    case Op::select: return std::max(of(1), of(2));
+    case Op::to_real:
+      return graph[node.children[0]].type == expression::Type::boolean ? 1.0 : std::numeric_limits<double>::infinity();
+    default: return std::numeric_limits<double>::infinity();
+  }
+}
+
+double largest(const Graph& graph, Id root) {
+  std::vector<double> known(graph.size(), std::numeric_limits<double>::infinity());
+  for (const Id id : expression::reachable(graph, std::array{root})) {
+    if (graph[id].type == expression::Type::real) known[id] = largest(graph, known, graph[id]);
+  }
+  return known[root];
+}
+
+}  // namespace
+
+TextRule text_rule(const AttentionProblem& problem) {
+  if (!problem.expression.given()) return {};
+  constexpr double kMostNarrow = 16.0;  // times a probability, and 2^12, it is a float16
+  const expression::Formula& formula = *problem.expression.formula;
+  TextRule rule;
+  rule.score = formula.has_score();
+  rule.slope = rule.score && !formula.graph().is_literal(formula.slope(), 1.0);
+  rule.wide_slope = rule.slope && !(largest(formula.graph(), formula.slope()) < kMostNarrow);
+  rule.mask = formula.has_mask();
+  std::tie(rule.code_low, rule.code_high) = codes().name_of(formula);
+  return rule;
+}
+
+std::string code_of(const TextRule& rule) {
+  return has_text(rule) ? codes().find({rule.code_low, rule.code_high}) : std::string();
+}
+
+}  // namespace strobe::gpu

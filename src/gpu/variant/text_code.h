@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The code of texts: a rule names it, and variants of the rule are compiled with it.
+#pragma once
+
+#include <string>
+
+#include "call/problem.h"
+#include "kernels/score/rule.h"
+
+namespace strobe::gpu {
+
+/// The rule of a call's texts. Of all texts whose code is the same it is the same, in every process.
+TextRule text_rule(const AttentionProblem& problem);
+
+/// The code that a rule of text_rule() names; none of rules without texts.
+std::string code_of(const TextRule& rule);
+
+}  // namespace strobe::gpu
