@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "gpu/auxiliary/text_blocks.h"
 #include "gpu/compile_ahead.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "gpu/choose_family.h"
 #include "gpu/engine.h"
 #include "gpu/tuned.h"
+#include "gpu/variant/architecture.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc_choice.h"
 
@@ -33,6 +35,7 @@ Result<std::vector<runtime::Variant>> kernels_of(const AttentionProblem& problem
   });
   if (!status.ok()) return status;
   std::vector<runtime::Variant> kernels;
+  if (takes_text_blocks(planned)) kernels.push_back(text_blocks_variant(planned, architecture_of(shape)));
   for (runtime::CommonVariant& kernel : list.take()) kernels.push_back(std::move(kernel.variant));
   return kernels;
 }

@@ -6,6 +6,7 @@
 #include "gpu/auxiliary/append.h"
 #include "gpu/auxiliary/merge.h"
 #include "gpu/auxiliary/quantize.h"
+#include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/supported.h"
 #include "gpu/read_back.h"
@@ -16,8 +17,9 @@ namespace {
 engine::PlannedCallResult planned(const AttentionProblem& problem, const Execution& execution, FamilyPlan plan) {
   if (Status status = check_texts(problem); !status.ok()) return status;
   const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(problem.device.index);
-  return gpu.ok() ? plan_by_family(planned_problem(problem), **gpu, engine::wanted_kernels(execution), plan)
-                  : gpu.status();
+  if (!gpu.ok()) return gpu.status();
+  const AttentionProblem own = planned_problem(problem);
+  return after_text_blocks(own, **gpu, plan_by_family(own, **gpu, engine::wanted_kernels(execution), plan));
 }
 
 class GpuEngine final : public engine::Implementation {

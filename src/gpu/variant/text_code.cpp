@@ -101,7 +101,8 @@ TextRule text_rule(const AttentionProblem& problem) {
   rule.score = formula.has_score();
   rule.slope = rule.score && !formula.graph().is_literal(formula.slope(), 1.0);
   rule.wide_slope = rule.slope && !(largest(formula.graph(), formula.slope()) < kMostNarrow);
-  rule.mask = formula.has_mask();
+  rule.mask = formula.has_mask() && !problem.expression.mask_is_option;
+  if (!has_text(rule)) return {};
   std::tie(rule.code_low, rule.code_high) = codes().name_of(formula);
   return rule;
 }

@@ -140,14 +140,50 @@ __device__ __forceinline__ bool load_bool(const Captures& captures, int capture,
   return bits_at<unsigned char>(captures, capture, indices...) != 0;
 }
 
-/// What captures hold over a tile is not known.
+/// At most so many elements of a capture are looked at for one tile.
+constexpr long long kMostLookedAt = 128 * 128;
+
+/// The least and the largest of what `load(indices...)` gives where each index is in its range, by a whole warp;
+/// `unknown` where these are too many.
+template <typename Load, typename... Ranges>
+__device__ __forceinline__ Range range_of_loads(Range unknown, const Load& load, const Ranges&... ranges) {
+  long long count = 1;
+  const auto times = [&](const Range& range) {
+    const long long width = range.high - range.low + 1;
+    count = width > kMostLookedAt || count * width > kMostLookedAt ? kMostLookedAt + 1 : count * width;
+  };
+  (times(ranges), ...);
+  if (count > kMostLookedAt) {
+    return unknown;
+  }
+  int low = 0x7fffffff;
+  int high = -low - 1;
+  for (int i = threadIdx.x % 32; i < count; i += 32) {
+    int rest = i;
+    const auto index_in = [&](const Range& range) {
+      const int width = static_cast<int>(range.high - range.low + 1);
+      const int index = static_cast<int>(range.low) + rest % width;
+      rest /= width;
+      return index;
+    };
+    const int value = load(index_in(ranges)...);
+    low = min(low, value);
+    high = max(high, value);
+  }
+  constexpr unsigned kAll = 0xffffffffU;
+  return {__reduce_min_sync(kAll, low), __reduce_max_sync(kAll, high)};
+}
+
+/// What a capture may hold over a tile: asked by whole warps.
 template <Stored stored, typename... Ranges>
-__device__ __forceinline__ Range range_of_int(const Captures&, int, const Ranges&...) {
-  return any_integer();
+__device__ __forceinline__ Range range_of_int(const Captures& captures, int capture, const Ranges&... ranges) {
+  const auto load = [&](auto... indices) { return load_int<stored>(captures, capture, indices...); };
+  return range_of_loads(any_integer(), load, ranges...);
 }
 template <Stored stored, typename... Ranges>
-__device__ __forceinline__ Range range_of_bool(const Captures&, int, const Ranges&...) {
-  return any_boolean();
+__device__ __forceinline__ Range range_of_bool(const Captures& captures, int capture, const Ranges&... ranges) {
+  const auto load = [&](auto... indices) { return load_bool<stored>(captures, capture, indices...) ? 1 : 0; };
+  return range_of_loads(any_boolean(), load, ranges...);
 }
 
 }  // namespace strobe::expression

@@ -21,6 +21,9 @@ struct BlockMaskParams {
   }
 };
 
+/// Where the mask is a text: of a block that it shows whole, of whose scores none is looked at.
+inline constexpr unsigned char kShownBlock = 2;
+
 /// Registers of a thread that a forward keeps for it.
 inline constexpr int kBlockMaskRegisters = 8;
 
@@ -37,6 +40,17 @@ __device__ __forceinline__ bool shows_pair(const ScoreRule& rule, const BlockMas
   const auto block_of = [&](int row) { return rule.block_mask == 64 ? row / 64 : row / 128; };  // not by a variable
   const long long row = block_of(query) * params.row_stride;
   return __ldg(params.first(batch, head) + row + block_of(key)) != 0;
+}
+
+/// Whether a mask that is a text shows the block of a pair whole, as far as is known.
+template <ScoreRule R>
+__device__ __forceinline__ bool shows_block(const BlockMaskParams& params, int batch, int head, int query, int key) {
+  if constexpr (R.block_mask == 0) {
+    return false;
+  } else {
+    const unsigned char* const row = params.first(batch, head) + query / R.block_mask * params.row_stride;
+    return __ldg(row + key / R.block_mask) == kShownBlock;
+  }
 }
 
 template <ScoreRule R>

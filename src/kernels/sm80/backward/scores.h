@@ -38,6 +38,7 @@ struct ScoreBlock {
   int head;  // of q
   int key_first, query_first;
   bool has_large_rows;  // of some block of the call's, perhaps not this one
+  bool shown = false;   // a text that hides keys hides none of these
 
   /// This thread's row r, and its first column.
   __device__ __forceinline__ int key(int r) const { return key_first + score::fragment_row(r); }
@@ -198,7 +199,7 @@ __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, S
     }
     bool hidden = masked && visible.hides(r, column);
     if constexpr (C.rule.text.mask) {
-      hidden = hidden || !score::text_shows<C.rule>(captures, position);
+      hidden = hidden || !(block.shown || score::text_shows<C.rule>(captures, position));
     }
     const float after = score::text_score<C.rule>(captures, position, score);
     const float lse = lse_log2[column + score::fragment_column()];
@@ -233,7 +234,7 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
       expression::Position position = first_pair(block);
       position.q += column;
       position.k += 8 * r;
-      hidden = hidden || !score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params), position);
+      hidden = hidden || !(block.shown || score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params), position));
     }
     s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
     if constexpr (C.rule.softcap) {

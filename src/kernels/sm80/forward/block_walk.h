@@ -22,6 +22,9 @@ class BlockWalk {
   /// Whether the rows of a warp may see something of a block that the tile sees.
   __device__ __forceinline__ bool shows(int, int) { return true; }
 
+  /// Whether a mask that is a text shows the block whole to a warp's rows, as far as is known.
+  __device__ __forceinline__ bool is_shown(int, int) { return false; }
+
  private:
   int begin_;
 };
@@ -72,6 +75,11 @@ class BlockWalk<C> {
     load(window);
     const unsigned bits = warp * C.rows_per_warp < C.rule.block_mask ? bits_[0] : bits_[kRows - 1];
     return (bits >> (n - window) & 1U) != 0;
+  }
+
+  __device__ __forceinline__ bool is_shown(int n, int warp) const {
+    const unsigned char* const row = warp * C.rows_per_warp < C.rule.block_mask ? rows_[0] : rows_[kRows - 1];
+    return __ldg(row + n / (C.rule.block_mask / C.block_n)) == kShownBlock;
   }
 
  private:

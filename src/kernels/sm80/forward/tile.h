@@ -93,9 +93,10 @@ class TileForward {
     if (sees) {
       multiply_queries(s);
     }
+    const bool shown = C.rule.text.mask && sees && loader_.walk().is_shown(n, row_warp());
     loader_.after_scores(n);
     if (sees) {
-      transform<masked>(s, rules, n);
+      transform<masked>(s, rules, n, shown);
       shift(o, softmax, s);
       multiply_values(o, softmax, rules, s, n);
     }
@@ -165,7 +166,7 @@ class TileForward {
   }
 
   template <bool masked>
-  __device__ __forceinline__ void transform(Scores& s, const WarpRules<C>& rules, int n) const {
+  __device__ __forceinline__ void transform(Scores& s, const WarpRules<C>& rules, int n, bool shown) const {
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {
       const auto& transform = rules.of[f].transform;
@@ -175,9 +176,11 @@ class TileForward {
       mask(s, n);
     }
     if constexpr (C.rule.text.mask) {
+      if (!shown) {
 #pragma unroll
-      for (int f = 0; f < fragments(C); ++f) {
-        rules.of[f].transform.hide(s[f], n);
+        for (int f = 0; f < fragments(C); ++f) {
+          rules.of[f].transform.hide(s[f], n);
+        }
       }
     }
   }

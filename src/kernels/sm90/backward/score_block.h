@@ -7,6 +7,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
 #include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/score/modifiers/text.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
@@ -39,6 +40,7 @@ struct ScoreBlock {
   int head_in_batch;  // the query head, counted through the batch
   int key_first, query_first;
   float slope_log2;  // ALiBi's; loaded here, so that its latency passes under the products
+  bool shown;        // likewise: a text that hides keys hides none of these
 
   __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head_in_batch_in,
                                         int key_first_in, int m)
@@ -47,7 +49,12 @@ struct ScoreBlock {
         head_in_batch(head_in_batch_in),
         key_first(key_first_in),
         query_first(m * C.block_m),
-        slope_log2(0.0F) {
+        slope_log2(0.0F),
+        shown(false) {
+    if constexpr (C.rule.text.mask) {
+      shown = score::shows_block<C.rule>(params.blocks, work.sequence, head_in_batch - work.sequence * params.heads,
+                                         query_first, key_first);
+    }
     if constexpr (C.rule.alibi) {
       slope_log2 = score::slope_log2(params.score.alibi, work.sequence, head_in_batch - work.sequence * params.heads);
     }
@@ -115,8 +122,8 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
       for (int c = 0; c < 2; ++c) {
         bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
         if constexpr (C.rule.text.mask) {
-          hidden = hidden || !score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params),
-                                                        pair_of(first_pair(block), 4 * j + 2 * r + c));
+          hidden = hidden || !(block.shown || score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params),
+                                                                        pair_of(first_pair(block), 4 * j + 2 * r + c)));
         }
         float& score = s[4 * j + 2 * r + c];
         score = hidden ? kMinusInfinity : score;

@@ -108,7 +108,7 @@ class PipelinedLoop : private Steps<C> {
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, rules, n, bias);
+    first_softmax(s, softmax, rules, n, bias, C.rule.text.mask && walk.is_shown(n, warpgroup()));
     rules.dropout.to_operand(p, s, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, n_begin));
     return rules;
@@ -132,7 +132,7 @@ class PipelinedLoop : private Steps<C> {
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
-    first_softmax(s, next, rules, n, bias);
+    first_softmax(s, next, rules, n, bias, C.rule.text.mask && walk.is_shown(n, warpgroup()));
     const auto slices = rules.dropout.draw(n);
     end_of_step(walk.has_before(n, n_begin) || next.sums_are_negative());
 
@@ -185,12 +185,13 @@ class PipelinedLoop : private Steps<C> {
                                       BlockWalk<C>& walk, int n_begin, int n) {
     Scores s;
     const auto bias = rules.transform.fetch(n);
+    const bool shown = C.rule.text.mask && walk.is_shown(n, warpgroup());
     const int next = walk.before(n);
     issue_both(s, o, p);
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    const bool grew = probabilities<masked>(s, softmax, rules, n, bias);
+    const bool grew = probabilities<masked>(s, softmax, rules, n, bias, shown);
     const auto slices = rules.dropout.draw(n);
     end_of_step(next >= n_begin || softmax.sums_are_negative());
 

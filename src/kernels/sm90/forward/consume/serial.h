@@ -79,7 +79,7 @@ class SerialLoop : private Steps<C> {
       ptx::wgmma_wait_group<0>(s);
       WarpgroupOrder<C>::pass(warpgroup());
       scores_done();
-      if (first_softmax(s, softmax, rules, n, bias)) {
+      if (first_softmax(s, softmax, rules, n, bias, C.rule.text.mask && walk.is_shown(n, warpgroup()))) {
         rescale<C>(o, softmax.correction);
       }
       rules.dropout.to_operand(p, s, rules.dropout.draw(n));

@@ -63,17 +63,17 @@ class Steps : protected Rings<C> {
     WarpgroupOrder<C>::pass(warpgroup());
   }
 
-  /// Scores become probabilities. True if the maximum grew.
+  /// Scores become probabilities. `shown`: a text that hides keys hides none of the block's. True if the maximum grew.
   template <bool masked, typename Bias>
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) {
+                                                const Bias& bias, bool shown) {
     if constexpr (!masked && C.caps_in_softmax) {
       rules.transform.apply_factor(s);
       return score::capped_step(softmax, s, params_.score);
     }
     const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
     if constexpr (C.rule.text.mask) {
-      mask_by_text(s, rules, n);
+      mask_by_text(s, rules, n, shown);
     } else if constexpr (masked) {
       rules.mask.apply(s, n);
     }
@@ -109,10 +109,10 @@ class Steps : protected Rings<C> {
   /// Of a block that may be masked.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) {
+                                                const Bias& bias, bool shown) {
     const score::RowNumbers origins = transform<false>(s, rules, n, bias);
     if constexpr (C.rule.text.mask) {
-      mask_by_text(s, rules, n);
+      mask_by_text(s, rules, n, shown);
     } else if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
@@ -120,11 +120,13 @@ class Steps : protected Rings<C> {
   }
 
   /// By the other masks, too.
-  __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n) {
+  __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n, bool shown) {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    rules.transform.hide(s, n);
+    if (!shown) {
+      rules.transform.hide(s, n);
+    }
   }
 
   const Params& params_;

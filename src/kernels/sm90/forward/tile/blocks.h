@@ -28,6 +28,9 @@ class BlockWalk {
   __device__ __forceinline__ int own_end(int n, int) { return n; }
   __device__ __forceinline__ bool is_own(int, int) { return true; }
 
+  /// Whether a mask that is a text shows block n whole to a warpgroup's rows, as far as is known.
+  __device__ __forceinline__ bool is_shown(int, int) { return false; }
+
   /// Visible blocks from n on, before `end`.
   __device__ __forceinline__ int count(int n, int end) { return end - n; }
 
@@ -60,6 +63,15 @@ class BlockWalk<C> {
   }
 
   __device__ __forceinline__ bool is_own(int n, int warpgroup) { return own_end(n + 1, warpgroup) == n + 1; }
+
+  __device__ __forceinline__ bool is_shown(int n, int warpgroup) {
+    const int window = n / kBlocksPerWindow * kBlocksPerWindow;
+    if (window != window_) {
+      load(window);
+    }
+    const unsigned shown = __shfl_sync(kFullWarp, shown_, (n - window) / kBlocksPerLane);
+    return (shown >> (n % kBlocksPerLane * kBitsPerBlock + row_of(warpgroup)) & 1U) != 0;
+  }
 
   __device__ __forceinline__ int count(int n, int end) {
     int blocks = 0;
@@ -108,13 +120,17 @@ class BlockWalk<C> {
     constexpr int kColumnsPerBlock = C.rule.block_mask / C.block_n;  // blocks of this kernel in one of the mask
     window_ = window;
     bits_ = 0;
+    shown_ = 0;
 #pragma unroll
     for (int i = 0; i < kBlocksPerLane; ++i) {
       const int column = (window + threadIdx.x % kWarpSize * kBlocksPerLane + i) / kColumnsPerBlock;
 #pragma unroll
       for (int w = 0; w < kRows; ++w) {
-        const bool visible = column < column_end_ && __ldg(rows_[w] + column) != 0;
-        bits_ |= (visible ? 1U : 0U) << (i * kBitsPerBlock + w);
+        const unsigned state = column < column_end_ ? __ldg(rows_[w] + column) : 0U;
+        bits_ |= (state != 0 ? 1U : 0U) << (i * kBitsPerBlock + w);
+        if constexpr (C.rule.text.mask) {
+          shown_ |= (state == kShownBlock ? 1U : 0U) << (i * kBitsPerBlock + w);
+        }
       }
     }
   }
@@ -124,6 +140,7 @@ class BlockWalk<C> {
   int column_end_ = 0;
   int window_ = -1;  // first block of what bits_ holds
   unsigned bits_ = 0;
+  unsigned shown_ = 0;  // likewise, of blocks that a text shows whole
 };
 
 }  // namespace strobe::sm90::forward

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masks that are texts as block masks, found on the device before each pass.
+#pragma once
+
+#include <string_view>
+
+#include "engine/engine.h"
+#include "gpu/variant/score_fields.h"
+#include "kernels/auxiliary/text_blocks_params.h"
+#include "runtime/device.h"
+#include "runtime/variant.h"
+
+namespace strobe::auxiliary {
+
+constexpr std::string_view type_name(const TextBlocksConfig&) { return "strobe::auxiliary::TextBlocksConfig"; }
+constexpr auto fields_of(const TextBlocksConfig&) {
+  return gpu::all_fields(gpu::field("rule", &TextBlocksConfig::rule));
+}
+
+}  // namespace strobe::auxiliary
+
+namespace strobe::gpu {
+
+/// Whether a call's mask is looked at in blocks first. With few queries it is looked at key by key alone.
+bool takes_text_blocks(const AttentionProblem& problem);
+
+/// The problem with the block mask that the kernel writes, where there is one.
+AttentionProblem with_text_blocks(AttentionProblem problem);
+
+runtime::Variant text_blocks_variant(const AttentionProblem& problem, std::string_view architecture);
+
+/// `call`, planned for with_text_blocks(given), after the kernel.
+engine::PlannedCallResult after_text_blocks(const AttentionProblem& given, const runtime::CudaDevice& device,
+                                            const engine::PlannedCallResult& call);
+
+}  // namespace strobe::gpu
