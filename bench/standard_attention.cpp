@@ -35,7 +35,7 @@ struct Problem {
 
 bool given(const ScoreModifiers& modifiers) {
   return modifiers.alibi_slopes.given() || modifiers.bias.given() || modifiers.sink.given() ||
-         modifiers.block_mask.given();
+         modifiers.block_mask.given() || modifiers.function != nullptr;
 }
 
 Result<Problem> make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,

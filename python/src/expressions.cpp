@@ -79,12 +79,11 @@ nb::list differentiable(const ScoreFunction& function) {
 }  // namespace
 
 void Expression::read(Imports& imports, ScoreModifiers& modifiers) {
-  const bool has_captures = given_captures.is_valid() && !given_captures.is_none();
+  ImportedCaptures imported = import_captures(imports, given_captures);
   if (score.empty() && mask.empty()) {
-    if (has_captures) raise(PyExc_ValueError, "captures is given without a text: give score or mask, too");
+    if (given_captures.is_valid()) raise(PyExc_ValueError, "captures is given without a text: give score or mask, too");
     return;
   }
-  ImportedCaptures imported = import_captures(imports, given_captures);
   function = parsed(score, mask, std::move(imported.types));
   captures = std::move(imported.views);
   modifiers.function = function.get();

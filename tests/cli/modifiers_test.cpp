@@ -121,6 +121,53 @@ TEST_F(RunWithModifiers, EveryFlagReachesTheCall) {
   expect_within_bound(d_sink, gradients.d_sink, "dSink");
 }
 
+TEST_F(RunWithModifiers, TextsAndTheirCapturesReachTheCall) {
+  io::HostTensor slopes = floats({1.0F, 0.5F, 0.25F, 0.125F, 0.0625F, 0.0F});
+  io::HostTensor limit = io::make_tensor(DType::int32, {kHeads});
+  save("slopes", slopes);
+  save("limit", limit);
+  const char* const score = "score + slope[head] * (k - q)";
+  const char* const mask = "k - q <= 20 + limit[head]";
+  const Outcome outcome = run_program(arguments({"--score", score, "--mask-text", mask, "--capture",
+                                                 "slope=" + file("slopes"), "--capture", "limit=" + file("limit")}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find(score), std::string::npos) << outcome.out;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/d_limit.npy"));
+  io::HostTensor o = result("o"), lse = result("lse"), dq = result("dq"), dk = result("dk"), dv = result("dv");
+  io::HostTensor d_slope = result("d_slope");
+
+  const Result<ScoreFunction> function =
+      ScoreFunction::parse(score, mask, {{"slope", DType::float32, 1}, {"limit", DType::int32, 1}});
+  ASSERT_TRUE(function.ok());
+  const ConstTensorView captures[] = {view(slopes), view(limit)};
+  const TensorView gradients[] = {view(d_slope), {}};
+  const ScoreModifiers modifiers{.function = &*function, .captures = captures};
+  const reference::ForwardResult expected = reference::forward(
+      {.q = view(q_), .k = view(k_), .v = view(v_), .o = view(o), .lse = view(lse), .modifiers = modifiers});
+  expect_within_bound(o, expected.o, "O");
+  const reference::BackwardResult backward = reference::backward({.q = view(q_),
+                                                                  .k = view(k_),
+                                                                  .v = view(v_),
+                                                                  .o = view(o),
+                                                                  .lse = view(lse),
+                                                                  .d_o = view(d_o_),
+                                                                  .dq = view(dq),
+                                                                  .dk = view(dk),
+                                                                  .dv = view(dv),
+                                                                  .modifiers = modifiers,
+                                                                  .d_captures = gradients});
+  expect_within_bound(dq, backward.dq, "dQ");
+  expect_within_bound(d_slope, backward.d_captures[0], "dSlope");
+}
+
+TEST_F(RunWithModifiers, WrongTextsAreRejected) {
+  expect_rejection(run_program(arguments({"--score", "scores"})), 2, "did you mean `score`? at column 1");
+  expect_rejection(run_program(arguments({"--score", "score", "--capture", "slope"})), 2, "give NAME=FILE");
+  expect_rejection(run_program(arguments({"--capture", "slope=" + file("sink")})), 2, "give --score or --mask-text");
+  expect_rejection(run_program(arguments({"--score", "score + slope", "--capture", "slope=" + file("sink")})), 2,
+                   "`slope` has 1 dimension");
+}
+
 TEST_F(RunWithModifiers, WritesOnlyWhatWasAskedFor) {
   ASSERT_EQ(run_program(arguments({"--alibi"})).exit_code, 0);
   for (const char* const name : {"max_logits", "dbias", "dsink"}) {
@@ -144,6 +191,17 @@ TEST(VerifyWithModifiers, PassesWithoutStandardAttention) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("ALiBi"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find(" max "), std::string::npos) << outcome.out;
+}
+
+TEST(VerifyWithModifiers, ComparesTheGradientsOfCaptures) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "slope.npy";
+  ASSERT_TRUE(io::write_npy(path, floats({0.5F, 0.25F})).ok());
+  const Outcome outcome = run_program({"verify", "--seqlen", "60", "--heads", "2", "--head-dim", "16", "--dtype",
+                                       "float32", "--score", "5 * tanh(score / 5) + slope[head] * (k - q)",
+                                       "--mask-text", "k <= q", "--capture", "slope=" + path});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find(" d_slope "), std::string::npos) << outcome.out;
 }
 
 }  // namespace

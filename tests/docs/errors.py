@@ -17,7 +17,7 @@ OPENING = re.compile(r"\b(?:Status|invalid|unsupported|failure)\(|\{\s*StatusCod
 LEAD = re.compile(r"(?:\s|StatusCode::\w+|,|(?:fmt::)?format\(|code)*")
 GAP = re.compile(r"\{[^{}]*\}")
 CONSTANT = re.compile(r'constexpr const char\* (k\w+) = "((?:[^"\\]|\\.)*)"')
-ITEM = re.compile(r"^- `(.+?)`(?=:|$)", re.MULTILINE)
+ITEM = re.compile(r"^- (`+) ?(.+?) ?\1(?=:|$)", re.MULTILINE)  # messages with backticks stand in two
 
 
 def messages(text, constants):
@@ -56,7 +56,7 @@ def main():
     page, root = Path(sys.argv[1]), Path(sys.argv[2])
     found = all_messages(root)
     explained, bad = set(), []
-    for example in ITEM.findall(page.read_text(encoding="utf-8")):
+    for _, example in ITEM.findall(page.read_text(encoding="utf-8")):
         fitting = [message for message in found if pattern(message).fullmatch(example)]
         if fitting:
             explained.add(max(fitting, key=lambda message: len(GAP.sub("", message))))  # the one with the fewest gaps

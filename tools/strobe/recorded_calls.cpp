@@ -51,8 +51,8 @@ Status read(const std::string& name, const CallJson& json, Value& value) {
     if (at == names.end()) return invalid(fmt::format("{} is {}, which is none", name, json.dump()));
     value = static_cast<Value>(at - names.begin());
     return {};
-  } else if constexpr (std::is_same_v<Value, Device>) {
-    return invalid("device is given: recorded calls have none");
+  } else if constexpr (std::is_same_v<Value, Device> || std::is_same_v<Value, ExpressionShape>) {
+    return invalid(fmt::format("{} is given: recorded calls have none", name));
   } else {
     return json.is_object() ? read_fields(json, value) : invalid(fmt::format("{} is {}", name, json.dump()));
   }

@@ -177,12 +177,17 @@ class Verification {
     add_row(names, "dV", ours.dv, other.ok() ? &standard.dv : nullptr, expected.dv);
     if (!ours.d_bias.shape.empty()) add_row(names, "dBias", ours.d_bias, nullptr, expected.d_bias);
     if (!ours.d_sink.shape.empty()) add_row(names, "dSink", ours.d_sink, nullptr, expected.d_sink);
+    for (std::size_t i = 0; i < ours.d_captures.size(); ++i) {
+      if (ours.d_captures[i].shape.empty()) continue;
+      const std::string name = fmt::format("d_{}", modifiers_.expression->function.captures()[i].name);
+      add_row(names, name, ours.d_captures[i], nullptr, expected.d_captures[i]);
+    }
     return {};
   }
 
   /// `standard` is null where standard attention has no such result.
-  void add_row(const RowNames& names, const char* tensor, const io::HostTensor& ours, const io::HostTensor* standard,
-               const reference::BoundedTensor& expected) {
+  void add_row(const RowNames& names, const std::string& tensor, const io::HostTensor& ours,
+               const io::HostTensor* standard, const reference::BoundedTensor& expected) {
     const Accuracy own = accuracy(ours, expected);
     add_json(names, tensor, "strobe", own);
     std::vector<std::string> others(3, "-");  // RMSE, ratio, worst / bound
@@ -200,7 +205,8 @@ class Verification {
     }
   }
 
-  void add_json(const RowNames& names, const char* tensor, const char* implementation, const Accuracy& accuracy) {
+  void add_json(const RowNames& names, const std::string& tensor, const char* implementation,
+                const Accuracy& accuracy) {
     rows_.push_back({{"inputs", names.inputs},
                      {"dtype", names.dtype},
                      {"tensor", tensor},

@@ -63,7 +63,8 @@ def _check_options(q: Array, k: Array, v: Array, given: dict[str, Any]) -> None:
             arrays[name] = given[name]
     captures = captures_of(given)
     for name, capture in captures.items():
-        check_array(f"capture `{name}`", capture)
+        if not isinstance(capture, np.generic):  # NumPy's scalars are arrays of rank 0
+            check_array(f"capture `{name}`", capture)
     options = {name: value for name, value in given.items() if name not in arrays and name not in (*MASKS, "key")}
     if "scale" in options and is_learnt(options["scale"]):
         _check_scale(q, options.pop("scale"))

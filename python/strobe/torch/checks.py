@@ -65,6 +65,13 @@ def check_values(options: Mapping[str, Any]) -> None:
             raise wrong_type(name, value, accepted)
 
 
+def check_texts(options: Mapping[str, Any]) -> None:
+    """TypeError for a score or a mask that is no text."""
+    for name in ("score", "mask_text"):
+        if name in options and not isinstance(options[name], str):
+            raise wrong_type(name, options[name], "text, or a strobe.ScoreFunction")
+
+
 def window_of(options: Mapping[str, Any]) -> tuple[Any, Any]:
     """Left and right; -1 and -1 where none is given."""
     window = options.get("window", (-1, -1))

@@ -126,6 +126,7 @@ def arguments_of(q: Tensor, options: Mapping[str, Any], schemas: Mapping[str, st
     tensors = tuple(name for name, schema in schemas.items() if schema == "Tensor?")
     given |= checks.tensors_of(given, (*tensors, "random_state"))
     checks.check_values(given)
+    checks.check_texts(given)
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
