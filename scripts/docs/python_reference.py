@@ -7,12 +7,13 @@ import ast
 MODULES = {
     "strobe": (
         "attention", "attention_backward", "explain", "info", "set_threads", "get_threads",
-        "ScoreOptions", "Options", "dropout_mask",
+        "ScoreOptions", "Options", "ScoreFunction", "dropout_mask",
         "local_block_mask", "strided_block_mask", "butterfly_block_mask", "append", "AppendOptions", "merge",
         "merge_backward",
         "shared_prefix_attention", "quantize", "QuantizeOptions", "Quantized", "plan_quantization", "QuantizationPlan",
         "EightBitOptions"),
-    "strobe.torch": ("ContextParallel", "Shard", "attention", "sdpa", "shard_attention"),
+    "strobe.torch": (
+        "ContextParallel", "Shard", "attention", "create_block_mask", "flex_attention", "sdpa", "shard_attention"),
     "strobe.jax": ("attention",),
     "strobe.jax.context_parallel": ("arrange", "attention", "positions", "restore"),
     "strobe.integrations.transformers": ("register",),
