@@ -58,7 +58,7 @@ def run_examples(page):
     assert "mask" in shown
 
 
-@pytest.mark.parametrize("part", ["readme", "options", "tour", "page", "serving", "migrating"])
+@pytest.mark.parametrize("part", ["readme", "options", "tour", "page", "serving", "migrating", "expressions"])
 def test_runs(part):
     children.run([sys.executable, __file__, part])
 
@@ -70,7 +70,7 @@ if __name__ == "__main__":
         run(ROOT / "README.md")
     elif sys.argv[1] == "options":
         run_examples(ROOT / "docs" / "options.md")
-    elif sys.argv[1] in ("serving", "migrating"):
+    elif sys.argv[1] in ("serving", "migrating", "expressions"):
         run(ROOT / "docs" / f"{sys.argv[1]}.md")
     else:
         run(PAGE, until="## PyTorch" if sys.argv[1] == "tour" else None)
