@@ -21,14 +21,14 @@ import checkpoint
 import parallel
 import plot_losses
 import torch
-from attentions import ATTENTIONS
+from attentions import ATTENTIONS, RELATIVE_ATTENTIONS
 from model import Gpt
 from text import Text
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-SETTINGS = ("steps", "batch", "context", "width", "heads", "layers", "seed")
+SETTINGS = ("steps", "batch", "context", "width", "heads", "layers", "relative_bias", "seed")
 
 
 def autocast(options: argparse.Namespace) -> torch.autocast:
@@ -67,9 +67,10 @@ def gradients(
 
 def train(name: str, text: Text, options: argparse.Namespace) -> tuple[nn.Module, list[float]]:
     torch.manual_seed(options.seed)
-    size = {"width": options.width, "heads": options.heads, "layers": options.layers}
+    size = {"width": options.width, "heads": options.heads, "layers": options.layers, "reach": options.relative_bias}
     shared = parallel.SharedSequences() if options.share == "sequences" else None
-    attention = ATTENTIONS[name] if shared is None else shared.attention
+    attentions = RELATIVE_ATTENTIONS if options.relative_bias > 0 else ATTENTIONS
+    attention = attentions[name] if shared is None else shared.attention
     model = Gpt(len(text.alphabet), options.context, attention, **size).to(options.device)
     model = parallel.distribute(model, options.parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -108,6 +109,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument(
+        "--relative-bias", type=int, default=0, metavar="REACH", help="distances that have a learned bias, in every head"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")
     parser.add_argument("--parallel", choices=parallel.METHODS, default="ddp", help="how processes of torchrun share")
@@ -121,6 +125,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.share == "sequences" and options.attention != ["strobe"]:
         parser.error("--share sequences needs --attention strobe, which computes them together")
+    if options.relative_bias > 0 and not (options.share == "batch" and {*options.attention} <= {*RELATIVE_ATTENTIONS}):
+        parser.error("--relative-bias takes --attention strobe and sdpa, and no --share sequences")
     return options
 
 
