@@ -85,7 +85,6 @@ class ExactPairs {
                                         const expression::Captures* captures)
       : params_(params),
         captures_(captures),
-        sequence_(sequence),
         rows_(rows),
         first_(first),
         sequence_(sequence),
@@ -176,7 +175,6 @@ class ExactPairs {
 
   const BackwardParams& params_;
   const expression::Captures* const captures_;
-  const int sequence_;
   const sequence::Sequence& rows_;
   const sequence::FirstPositions first_;
   const int sequence_, head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
