@@ -23,7 +23,7 @@ import pytest
 import strobe.torch
 import torch
 import torch._dynamo  # once, before the ranks are forked
-from context_parallel_cases import CASES, DOCUMENTS, HEAD_DIM, HEADS, REFUSED, SEQLEN, SINK, draw
+from context_parallel_cases import CASES, DOCUMENTS, HEAD_DIM, HEADS, LONG_DOCUMENTS, REFUSED, SEQLEN, SINK, draw
 from strobe.torch.context_parallel import groups
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
@@ -42,7 +42,10 @@ def has_rows(name, x):
 
 
 def lengths(given):
-    return DOCUMENTS if given["q"].ndim == 3 else None
+    """Where packed sequences begin and end."""
+    if given["q"].ndim == 4:
+        return None
+    return DOCUMENTS if len(given["q"]) == DOCUMENTS[-1] else LONG_DOCUMENTS
 
 
 def leaves_of(given):
@@ -60,8 +63,9 @@ def alone(given):
     """out, lse and gradients of the whole call by one process."""
     leaves, given = leaves_of(given)
     if lengths(given):
-        ends = torch.tensor(DOCUMENTS, dtype=torch.int32)
-        given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends}
+        ends = torch.tensor(lengths(given), dtype=torch.int32)
+        longest = int(ends.diff().max())  # how many blocks a mask has
+        given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
     out, lse, largest = strobe.torch.attention(**given, return_lse=True, return_max_logits=True)
     return (
         out.detach(),

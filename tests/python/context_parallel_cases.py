@@ -6,6 +6,7 @@ import torch
 HEADS, HEAD_DIM, HEAD_DIM_V = 4, 16, 8
 SEQLEN = 70
 DOCUMENTS = (0, 9, 9, 40, 41, 70)  # the second is empty
+LONG_DOCUMENTS = (0, 768, 1536)  # of 12 blocks of 64
 
 
 def draw(*shape, seed=0):
@@ -27,6 +28,7 @@ def packed(**options):
 SLOPES = draw(HEADS, seed=5).abs()
 SINK = draw(HEADS, seed=4)
 BLOCKS = (draw(2, HEADS, 4, 4, seed=6) > 0).to(torch.uint8)
+LONG_BLOCKS = (draw(2, HEADS, 12, 12, seed=6) > 0).to(torch.uint8)
 USED = torch.tensor([70, 41], dtype=torch.int32)
 USED_DOCUMENTS = torch.tensor([9, 0, 20, 1, 29], dtype=torch.int32)
 CASES = {
@@ -80,8 +82,12 @@ CASES = {
     "documents with used lengths": packed(causal=True, seqused_q=USED_DOCUMENTS, seqused_k=USED_DOCUMENTS),
     "documents with used keys": packed(window=(9, 4), seqused_k=USED_DOCUMENTS),
     "row-invariant documents": packed(causal=True, row_invariant=True),
+    "documents with blocks": call(
+        batch=None, seqlen=LONG_DOCUMENTS[-1], causal=True, block_mask=LONG_BLOCKS, block_size=64
+    ),
 }
 REFUSED = {  # by case, the schemes that do not have it
     **dict.fromkeys(("row-invariant", "row-invariant documents", "one row-invariant launch"), ("ring",)),
-    "blocks": ("gather", "ring"),  # of layouts whose runs do not begin with a block
+    "blocks": ("gather", "ring"),
+    "documents with blocks": ("gather", "ring"),  # of layouts whose runs do not begin with a block
 }

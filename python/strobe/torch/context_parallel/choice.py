@@ -91,7 +91,7 @@ def _why_not_parts(given: set[str], causal: str, sequences: Sequences) -> str | 
     used = given & {"seqused_q", "seqused_k"}
     positional = causal != "none" or given & {"window", "chunk", "alibi_slopes"}
     if sequences.packed:
-        for name in ("bias", "block_mask", "log_length"):
+        for name in ("bias", "log_length"):
             if name in given:
                 return f"{name} is given with packed sequences"
     if used and "log_length" in given:

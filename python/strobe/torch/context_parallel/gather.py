@@ -49,6 +49,21 @@ def _is_whole(call: SharedCall) -> bool:
     return not call.options.given.keys().isdisjoint(("bias", "dropout"))
 
 
+Work = list[tuple[int, Launch, Heads, dict[str, Any]]]
+"""The number of a group of heads, a launch, some heads of the group, and the options for these."""
+
+
+def _in_order(call: SharedCall, groups: list[Heads], q: Tensor, overlap: bool) -> Work:
+    """The launches of a forward. The options' tensors live as long as this: other streams read them."""
+    launches = longest_first(call.launches(_plan(call).calls, q))
+    order = [(number, launch, group) for launch in launches[:1] for number, group in enumerate(groups)]
+    for launch in launches[1:]:
+        for number, group in enumerate(groups):
+            in_pieces = overlap and q.is_cuda and not _is_whole(call)
+            order += [(number, launch, heads) for heads in (pieces(launch, group, q) if in_pieces else [group])]
+    return [(number, launch, heads, call.options_of(launch, heads, q)) for number, launch, heads in order]
+
+
 class Messages:
     """Of one pass of a call: how keys and gradients move by the process group's own means."""
 
@@ -100,12 +115,12 @@ class GatherAttention(torch.autograd.Function):
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         overlap = largest is None and (transport.is_copied or len(groups) == 1)
+        work = _in_order(call, groups, q, overlap)
         if overlap and not transport.is_copied:
-            transport.fetched(0)  # before other streams begin
-        streams = InTurn(q, overlap)
-
-        def launched(number: int, launch: Launch, heads: Heads) -> None:
-            stream, options = streams.next(), call.options_of(launch, heads, q)
+            transport.fetched(0)
+        streams = InTurn(q, overlap)  # which see options and, of messages, keys
+        for number, launch, heads, options in work:
+            stream = streams.next()
             transport.fetched(number, stream)
             if stream is not None:
                 options["stream"] = stream.cuda_stream
@@ -115,15 +130,6 @@ class GatherAttention(torch.autograd.Function):
                 k_part, v_part = (x.narrow(-2, first, heads.number) for x in (k_part, v_part))
             q_part, o_part = launch.queries(q, heads), launch.queries(o, heads)
             compute(launch, heads, (q_part, k_part, v_part), (o_part, launch.lse(lse, heads)), largest, options)
-
-        order = longest_first(call.launches(_plan(call).calls, q))
-        for number, group in enumerate(groups):
-            for launch in order[:1]:
-                launched(number, launch, group)
-        for launch in order[1:]:
-            for number, group in enumerate(groups):
-                for heads in pieces(launch, group, q) if streams.overlap else [group]:
-                    launched(number, launch, heads)
         streams.join()
         save(ctx, call, q, k, v, o, lse)
         return o, lse

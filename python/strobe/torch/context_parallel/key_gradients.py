@@ -19,6 +19,8 @@ from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import SharedCall
 
+_FEW = 8  # runs of rows: each takes kernels of its own
+
 
 class _Arriving(Protocol):
     def wait(self) -> None: ...
@@ -135,7 +137,8 @@ class KeyGradients:
         if "segments" not in self._call.memory:
             self._call.memory["segments"] = _segments(self._plan, rank, rows)
         segments: list[_Segment] = self._call.memory["segments"]
-        sums = [_Sums(group, segments, rank, rows_first, self._k, self._v) for group in self._groups]
+        sums_of = _Sums if len(segments) <= _FEW else _ManySums
+        sums = [sums_of(group, segments, rank, rows_first, self._k, self._v) for group in self._groups]
         for of_group in sums:
             of_group.add_own()
         for group, of_group in zip(self._groups, sums, strict=True):
@@ -193,6 +196,37 @@ class _Sums:
                 target.copy_(of_parts[0])
             else:
                 torch.add(*of_parts, out=target)
+
+
+class _ManySums(_Sums):
+    """The same of many runs of rows, as documents have them: few kernels, each of all runs."""
+
+    def add_own(self) -> None:
+        """This rank's parts."""
+        (*rows, heads, size), size_v = self._results[0].shape, self._v.shape[-1]
+        columns = heads * (size + size_v)
+        self._total = torch.empty((*rows, columns), dtype=torch.float32, device=self._k.device)
+        self._runs = runs = [self._total[slice(*run)] for run, _, _ in self._parts]
+        for run, (_, own, _) in zip(runs, self._parts, strict=True):
+            if not own:
+                run.zero_()
+        begun = [(run, own[0]) for run, (_, own, _) in zip(runs, self._parts, strict=True) if own]
+        torch._foreach_copy_([run for run, _ in begun], [x for _, x in begun])
+        self._add([own[1:] for _, own, _ in self._parts])
+
+    def finish(self) -> None:
+        """The other ranks' parts."""
+        self._add([others for _, _, others in self._parts])
+        for result, x in zip(self._results, exchange.part(self._total, self._k, self._v), strict=True):
+            result.copy_(x)
+
+    def _add(self, parts: list[list[Tensor]]) -> None:
+        """To each run its parts, one after another."""
+        for number in range(max(map(len, parts))):
+            of_runs = [(run, x[number]) for run, x in zip(self._runs, parts, strict=True) if len(x) > number]
+            added = [torch.empty_like(run) for run, _ in of_runs]
+            torch._foreach_copy_(added, [x for _, x in of_runs])
+            torch._foreach_add_([run for run, _ in of_runs], added)
 
 
 def _total(parts: list[Tensor], like: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -120,8 +121,8 @@ def part_options(options: CallOptions, call: KeyCall, heads: Heads, q: Tensor) -
         part["scale"] = part.get("scale", q.shape[-1] ** -0.5) * given["log_length_factor"]
     if options.batched:
         _rows_and_keys(part, call)
-    elif "alibi_slopes" in part and part["alibi_slopes"].dim() == 2:
-        part["alibi_slopes"] = part["alibi_slopes"][_numbers(call, q.device)[0]]
+    else:
+        _of_sequences(part, call, q.device)
     sight = _sight_of(options, call)
     for name, value in (("causal", sight.causal), ("window", (sight.left, sight.right)), ("chunk", sight.chunk)):
         part.pop(name, None)
@@ -158,6 +159,23 @@ def _rows_and_keys(part: dict[str, Any], call: KeyCall) -> None:
         size = block_size(part)
         rows, keys = slice(span.start // size, -(-span.stop // size)), slice(first // size, -(-stop // size))
         part["block_mask"] = part["block_mask"][:, :, rows, keys]
+
+
+def _of_sequences(part: dict[str, Any], call: KeyCall, device: torch.device) -> None:
+    """Slopes and block mask of a packed part's sequences, rows and keys alone."""
+    if "alibi_slopes" in part and part["alibi_slopes"].dim() == 2:
+        part["alibi_slopes"] = part["alibi_slopes"][_numbers(call, device)[0]]
+    if "block_mask" not in part:
+        return
+    size, mask = block_size(part), part["block_mask"]
+    rows = max(-(-(span.stop - span.start) // size) for span in call.spans)
+    keys = max(-(-(b - a) // size) for a, b in pairwise(call.begins))
+    parts = mask.new_zeros((len(call.spans), mask.shape[1], rows, keys))
+    for own, span, (first, stop) in zip(parts, call.spans, call.keys, strict=True):
+        seen = mask[span.sequence if mask.shape[0] > 1 else 0]
+        seen = seen[:, span.start // size : -(-span.stop // size), first // size : -(-stop // size)]
+        own[:, : seen.shape[1], : seen.shape[2]] = seen
+    part["block_mask"] = parts
 
 
 def _lengths(options: CallOptions, call: KeyCall, q: Tensor) -> dict[str, Any]:
