@@ -41,6 +41,7 @@ PLOTS = {
         "bench/plot_decode.py", f"{BENCHMARKS}/cpu/epyc-zen5-decode.json"),
     f"{BENCHMARKS}/context_parallel.svg": (
         "bench/plot_context_parallel.py", f"{BENCHMARKS}/context_parallel.json"),
+    f"{BENCHMARKS}/h100/two_gpus.svg": ("bench/plot_timeline.py", f"{BENCHMARKS}/h100/two_gpus.json"),
 }  # fmt: skip
 
 

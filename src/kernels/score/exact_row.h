@@ -138,9 +138,8 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     float weight = p;
     if constexpr (R.dropout) {
       const unsigned head = head_of_whole(params.dropout, row.batch, row.head_in_batch);
-      weight = is_dropped(dropout, head, row.first.q + row.query, row.first.k + key)
-                   ? 0.0F
-                   : p * params.dropout.keep_factor;
+      weight =
+          is_dropped(dropout, head, row.first.q + row.query, row.first.k + key) ? 0.0F : p * params.dropout.keep_factor;
     }
 #pragma unroll
     for (int i = 0; i < sums.kColumns; ++i) {

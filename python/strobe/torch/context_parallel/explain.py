@@ -27,8 +27,8 @@ def explain(sequences: Sequences, last: tuple[str, CallSize] | None) -> str:
     if last is None:
         return "\n".join(lines)
     scheme, size = last
-    moved = traffic(scheme, layout, rank, size)
     link = link_of(sequences.world)
+    moved = traffic(scheme, layout, rank, size, link)
     estimates = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in times(layout, size, link).items())
     lines += [
         f"scheme {scheme}: {_MOVED[scheme]}",

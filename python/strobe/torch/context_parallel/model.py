@@ -26,11 +26,18 @@ class Link(NamedTuple):
     """Between GPUs: what one receives in a second."""
 
     bytes: float
+    """By messages."""
+    copied_bytes: float
+    """By copies from the memory of others; 0: ranks do not reach it."""
     name: str
 
+    def of(self, scheme: str) -> float:
+        """What the scheme's transport receives in a second."""
+        return self.copied_bytes if scheme == "gather" and self.copied_bytes else self.bytes
 
-NVLINK = Link(245e9, "NVLink")  # measured between two H100s
-INFINIBAND = Link(45e9, "InfiniBand")  # 90% of 400 Gbit/s for each GPU, assumed
+
+NVLINK = Link(245e9, 350e9, "NVLink")  # measured between two H100s
+INFINIBAND = Link(45e9, 0.0, "InfiniBand")  # 90% of 400 Gbit/s for each GPU, assumed
 
 
 def link_of(world: int) -> Link:
@@ -76,13 +83,12 @@ def _count(runs: tuple[Rows, ...]) -> int:
     return sum(stop - start for start, stop in runs)
 
 
-def gather_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
+def gather_traffic(layout: Layout, rank: int, size: CallSize, copied: bool) -> Traffic:
     """Keys and values in both passes, and the gradients of the rank's own in the backward."""
     plan = key_plan(layout, rank, size.sight)
     others = [peer for peer in range(layout.world) if peer != rank]
     keys = sum(_count(plan.receives[peer]) for peer in others) * size.key_bytes
     gradients = sum(_count(runs) for peer in others for runs in plan.collects[peer]) * size.key_bytes
-    copied = link_of(layout.world) == NVLINK
     hidden = hidden_shares(size.heads_kv, layout.total * size.key_bytes, keys, gradients, copied)
     return Traffic(keys, keys + gradients, *hidden)
 
@@ -109,9 +115,10 @@ def ring_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
     return Traffic(keys, keys + sums, 1.0, (keys + sums - home * 4 // size.element_bytes) / max(keys + sums, 1))
 
 
-def traffic(scheme: str, layout: Layout, rank: int, size: CallSize) -> Traffic:
-    of_scheme = {"gather": gather_traffic, "all_to_all": all_to_all_traffic, "ring": ring_traffic}
-    return of_scheme[scheme](layout, rank, size)
+def traffic(scheme: str, layout: Layout, rank: int, size: CallSize, link: Link) -> Traffic:
+    if scheme == "gather":
+        return gather_traffic(layout, rank, size, link.copied_bytes > 0)
+    return (all_to_all_traffic if scheme == "all_to_all" else ring_traffic)(layout, rank, size)
 
 
 def work(layout: Layout, size: CallSize) -> list[int]:
@@ -140,7 +147,7 @@ def pass_times(layout: Layout, size: CallSize, link: Link = NVLINK) -> dict[str,
     for scheme in ("gather", "all_to_all", "ring"):
         if scheme == "all_to_all" and size.heads_q < layout.world:
             continue
-        moved = [traffic(scheme, layout, rank, size) for rank in range(layout.world)]
+        moved = [traffic(scheme, layout, rank, size, link) for rank in range(layout.world)]
         result[scheme] = {}
         for name in PASSES:
             kernels = _kernels(scheme, layout, size, name)
@@ -156,7 +163,7 @@ def _rank_time(
     received, hidden = getattr(moved, name), getattr(moved, f"hidden_{name}")
     under, exchanges = (layout.world - 2, 1) if scheme == "ring" else (0, 2 if scheme == "all_to_all" else 1)
     computed = kernels + _copies(scheme, layout, size, name, received) / _COPY
-    travel = received / link.bytes
+    travel = received / link.of(scheme)
     return (1 - hidden) * travel + _LATENCY * exchanges + max(computed, hidden * travel + _LATENCY * under)
 
 

@@ -24,29 +24,37 @@ _ALIGNED = 1 << 20
 _SLOTS = 2
 _RUNS = 16  # to or from a rank: more of them are one kernel, as a copy takes some microseconds of the host's time
 
-_of_groups: dict[tuple[str, torch.device], "PeerMemory | None"] = {}
+_of_groups: dict[tuple[str, torch.device], tuple[Any, "PeerMemory | None"]] = {}
 
 
 def peer_memory(group: Any, device: torch.device) -> "PeerMemory | None":
     """That of a group, whose ranks all ask for it at once; None where ranks do not reach each other's memory."""
     key = (group.group_name, device)
-    if key not in _of_groups:
-        _of_groups[key] = PeerMemory(group, device) if device.type == "cuda" and _reaches(group, device) else None
-    return _of_groups[key]
+    known, memory = _of_groups.get(key, (None, None))
+    if known is not group:  # a name may come again, of another group
+        memory = PeerMemory(group, device) if device.type == "cuda" and _reaches(group, device) else None
+        if memory is not None and not all(_of_ranks(group, memory.can_allocate())):
+            memory = None
+        _of_groups[key] = group, memory
+    return memory
+
+
+def _of_ranks(group: Any, value: Any) -> list[Any]:
+    """The value of each rank."""
+    values: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, value, group=group)
+    return values
 
 
 def _reaches(group: Any, device: torch.device) -> bool:
     """Whether all ranks are processes of one host with a GPU each, which reads and writes the memory of the others."""
     if distributed.get_world_size(group) < 2 or "nccl" not in group._get_backend(device).name():
         return False
-    places: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(places, (socket.gethostname(), device.index), group=group)
+    places = _of_ranks(group, (socket.gethostname(), device.index))
     hosts, devices = {host for host, _ in places}, {index for _, index in places}
     able = len(hosts) == 1 and len(devices) == len(places) and max(devices) < torch.cuda.device_count()
-    able = able and all(torch.cuda.can_device_access_peer(device, other) for other in devices if other != device.index)
-    votes: list[Any] = [None] * len(places)
-    distributed.all_gather_object(votes, able and _has_symmetric_memory(), group=group)
-    return all(votes)
+    able = able and all(torch.cuda.can_device_access_peer(device, x) for x in devices if x != device.index)
+    return all(_of_ranks(group, able and _has_symmetric_memory()))
 
 
 def _has_symmetric_memory() -> bool:
@@ -75,6 +83,13 @@ class PeerMemory:
         self._captured = False
         self.current = torch.cuda.current_stream(device)
         """Of the call that began last."""
+
+    def can_allocate(self) -> bool:
+        """Whether there is such memory: systems may forbid what shares it."""
+        try:
+            return self.reserve(1, 0)
+        except RuntimeError:
+            return False
 
     def reserve(self, key_bytes: int, gradient_bytes: int) -> bool:
         """Memory for a rank's keys and for gradients that arrive; False where that is more than is kept."""

@@ -275,11 +275,10 @@ template <Config C>
 class PartDropout {
  public:
   __device__ __forceinline__ explicit PartDropout(const ScoreBlock<C>& block)
-      : slices_(score::draw_part_columns<C.rule, kDrawn>(score::dropout_key_of(block.params.score.dropout),
-                                                         score::head_of_whole(block.params.score.dropout,
-                                                                              block.work.sequence,
-                                                                              block.head_in_batch()),
-                                                         block.query(), block.key(0), block.first())) {}
+      : slices_(score::draw_part_columns<C.rule, kDrawn>(
+            score::dropout_key_of(block.params.score.dropout),
+            score::head_of_whole(block.params.score.dropout, block.work.sequence, block.head_in_batch()), block.query(),
+            block.key(0), block.first())) {}
 
   /// Ones in the halves of a pair of columns that are dropped: of the eight columns number j, row r.
   __device__ __forceinline__ unsigned of(int j, int r) const { return slices_.dropped(j / 2, j % 2, r); }
