@@ -199,13 +199,14 @@ def chosen(joined=None, groups=None):
     kept = [dict(x) for x in settings]
     if groups is not None:
         head_groups.HIDDEN_BYTES.update(forward=groups, backward=groups)
-        head_groups.COPIED_BYTES.update(forward=groups, backward=groups)
+        head_groups.COPIED_BYTES.update(forward=groups, backward=groups)  # a backward has one group otherwise
     if joined is not None:
         launches.JOINED_ON_GPUS.update(forward=joined, backward=joined)
     try:
         yield
     finally:
         for setting, before in zip(settings, kept, strict=True):
+            setting.clear()
             setting.update(before)
 
 

@@ -4,8 +4,9 @@
 HIDDEN_BYTES = {"forward": 128 << 20, "backward": 512 << 20}
 """Of the keys and values of all ranks, where messages move them. Fewer are one group: to fetch them takes less time
 than another launch, and than smaller kernels lose. As measured on two H100s: docs/log/context-parallel.json."""
-COPIED_BYTES = {"forward": 32 << 20, "backward": 512 << 20}
-"""The same where copy engines move them, which take nothing from kernels."""
+COPIED_BYTES = {"forward": 32 << 20}
+"""The same where copy engines move them. A backward is one group: two lose 2 to 6% of its kernels, and what copies take
+is less, the longer the call the more so."""
 
 
 def group_ends(heads_kv: int, buffer_bytes: int, backward: bool, copied: bool) -> list[int]:
@@ -13,8 +14,8 @@ def group_ends(heads_kv: int, buffer_bytes: int, backward: bool, copied: bool) -
 
     Nothing hides the way of the first group, nor in a backward that of the last one's gradients, which are more.
     """
-    least = (COPIED_BYTES if copied else HIDDEN_BYTES)["backward" if backward else "forward"]
-    if heads_kv < 2 or buffer_bytes < least:
+    least = (COPIED_BYTES if copied else HIDDEN_BYTES).get("backward" if backward else "forward")
+    if heads_kv < 2 or least is None or buffer_bytes < least:
         return [heads_kv]
     return [max(1, heads_kv // (2 if backward else 4)), heads_kv]
 
