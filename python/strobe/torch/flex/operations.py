@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's operations on traced values, by their names."""
+"""What PyTorch's operations do to traced values; functions.py has their names."""
 
 import math
 from collections.abc import Callable
@@ -148,13 +148,13 @@ def _call(name: str, kind: Kind, *values: Value, bounds: tuple[float, float] = _
     return Value(values[0].trace, f"{name}({text})", ATOM, kind, *bounds)
 
 
-def _function(name: str) -> Callable[[Value], Value]:
+def function(name: str) -> Callable[[Value], Value]:
     """One of reals, which integers become."""
     return lambda a: _call(name, "real", a)
 
 
-exp = _function("exp")
-log = _function("log")
+exp = function("exp")
+log = function("log")
 
 
 def absolute(a: Value) -> Value:
@@ -175,7 +175,7 @@ def trunc(a: Value) -> Value:
     return where(compare("<", a, number(a.trace, 0)), ceil(a), floor(a)) if a.kind == "real" else a
 
 
-def _scaled(function: Callable[[Value], Value], factor: float) -> Callable[[Value], Value]:
+def scaled(function: Callable[[Value], Value], factor: float) -> Callable[[Value], Value]:
     return lambda a: multiply(function(a), number(a.trace, factor))
 
 
@@ -208,10 +208,10 @@ def silu(a: Value, inplace: bool = False) -> Value:
 
 
 def softplus(a: Value, beta: Any = 1, threshold: Any = 20) -> Value:
-    scaled = multiply(a, number(a.trace, beta)) if beta != 1 else a
-    smooth = log1p(exp(scaled))
+    x = multiply(a, number(a.trace, beta)) if beta != 1 else a
+    smooth = log1p(exp(x))
     smooth = divide(smooth, number(a.trace, beta)) if beta != 1 else smooth
-    return where(compare(">", scaled, number(a.trace, threshold)), a, smooth)
+    return where(compare(">", x, number(a.trace, threshold)), a, smooth)
 
 
 def sign(a: Value) -> Value:
@@ -240,7 +240,7 @@ def compare(symbol: str, a: Value, b: Value) -> Value:
     return _joined(symbol, binding, a, b, "bool", _UNBOUNDED)
 
 
-def _comparison(symbol: str) -> Callable[[Value, Value], Value]:
+def comparison(symbol: str) -> Callable[[Value, Value], Value]:
     return lambda a, b: compare(symbol, a, b)
 
 
@@ -286,7 +286,7 @@ def logical_xor(a: Value, b: Value) -> Value:
     return compare("!=", to_boolean(a), to_boolean(b))
 
 
-def _of_booleans(operation: Callable[..., Value], symbol: str) -> Callable[..., Value]:
+def of_booleans(operation: Callable[..., Value], symbol: str) -> Callable[..., Value]:
     def checked(*values: Value) -> Value:
         for value in values:
             if value.kind != "bool":
@@ -327,7 +327,7 @@ def to(a: Value, *targets: Any, dtype: Any = None, **where_to: Any) -> Value:
     return a
 
 
-def _filled(value: Any) -> Callable[..., Value]:
+def filled(value: Any) -> Callable[..., Value]:
     def make(a: Value, size: Any = (), *more: Any, dtype: torch.dtype | None = None, **options: Any) -> Value:
         fill, size = (more[0] if more else options.get("fill_value"), size) if value is None else (value, size)
         if tuple(size) != ():
@@ -337,7 +337,7 @@ def _filled(value: Any) -> Callable[..., Value]:
     return make
 
 
-def _like(value: Any) -> Callable[..., Value]:
+def like(value: Any) -> Callable[..., Value]:
     def make(a: Value, *fill: Any, dtype: torch.dtype | None = None, **options: Any) -> Value:
         given = fill[0] if fill else options.get("fill_value", value)
         return _cast(number(a.trace, given), dtype or a.dtype)
@@ -345,102 +345,5 @@ def _like(value: Any) -> Callable[..., Value]:
     return make
 
 
-def _same(a: Value, *shape: Any, **options: Any) -> Value:
+def same(a: Value, *shape: Any, **options: Any) -> Value:
     return a
-
-
-LITERAL_ARGUMENTS = frozenset({"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to", "softplus"})
-"""Operations that read their arguments as Python's values."""
-
-OPERATIONS: dict[str, Callable[..., Value]] = {
-    "add": add,
-    "radd": lambda a, b: add(b, a),
-    **dict.fromkeys(("sub", "subtract"), subtract),
-    **dict.fromkeys(("mul", "multiply"), multiply),
-    "rmul": lambda a, b: multiply(b, a),
-    **dict.fromkeys(("div", "divide", "true_divide", "truediv"), divide),
-    **dict.fromkeys(("floor_divide", "floordiv"), floor_divide),
-    **dict.fromkeys(("remainder", "mod"), remainder),
-    "rsub": lambda a, b, *, alpha=1: subtract(b, a, alpha=alpha),
-    **dict.fromkeys(("rdiv", "rtruediv"), lambda a, b: divide(b, a)),
-    "rfloordiv": lambda a, b: floor_divide(b, a),
-    "rmod": lambda a, b: remainder(b, a),
-    "pow": power,
-    "rpow": lambda a, b: power(b, a),
-    **dict.fromkeys(("neg", "negative"), negative),
-    **dict.fromkeys(("pos", "positive", "contiguous", "clone", "squeeze"), _same),
-    **dict.fromkeys(("abs", "absolute"), absolute),
-    **{name: _function(name) for name in ("exp2", "tanh", "sigmoid", "sqrt", "rsqrt", "sin", "cos")},
-    "exp": exp,
-    "log": log,
-    "log2": _scaled(log, 1 / math.log(2)),
-    "log10": _scaled(log, 1 / math.log(10)),
-    "log1p": log1p,
-    "expm1": expm1,
-    "tan": tan,
-    "floor": floor,
-    "ceil": ceil,
-    **dict.fromkeys(("trunc", "fix"), trunc),
-    "square": square,
-    "reciprocal": reciprocal,
-    "relu": relu,
-    "silu": silu,
-    "softplus": softplus,
-    **dict.fromkeys(("sign", "sgn"), sign),
-    **dict.fromkeys(("maximum", "max", "fmax", "clamp_min"), maximum),
-    **dict.fromkeys(("minimum", "min", "fmin", "clamp_max"), minimum),
-    **dict.fromkeys(("clamp", "clip"), clamp),
-    **dict.fromkeys(("lt", "less"), _comparison("<")),
-    **dict.fromkeys(("le", "less_equal"), _comparison("<=")),
-    **dict.fromkeys(("gt", "greater"), _comparison(">")),
-    **dict.fromkeys(("ge", "greater_equal"), _comparison(">=")),
-    "eq": _comparison("=="),
-    **dict.fromkeys(("ne", "not_equal"), _comparison("!=")),
-    "logical_and": logical_and,
-    "logical_or": logical_or,
-    "logical_not": logical_not,
-    "logical_xor": logical_xor,
-    **dict.fromkeys(("and", "rand", "bitwise_and"), _of_booleans(logical_and, "&")),
-    **dict.fromkeys(("or", "ror", "bitwise_or"), _of_booleans(logical_or, "|")),
-    **dict.fromkeys(("xor", "rxor", "bitwise_xor"), _of_booleans(logical_xor, "^")),
-    **dict.fromkeys(("invert", "bitwise_not"), _of_booleans(logical_not, "~")),
-    "where": where,
-    "masked_fill": masked_fill,
-    "to": to,
-    **dict.fromkeys(("float", "half", "bfloat16", "double"), to_real),
-    **dict.fromkeys(("int", "long", "short"), to_integer),
-    "bool": to_boolean,
-    "new_ones": _filled(1),
-    "new_zeros": _filled(0),
-    "new_full": _filled(None),
-    "ones_like": _like(1),
-    "zeros_like": _like(0),
-    "full_like": _like(None),
-}
-
-
-def _names() -> dict[Any, str]:
-    """PyTorch's functions by their own names here; compilers know them as objects alone."""
-    names: dict[Any, str] = {}
-    for name in (*OPERATIONS, "getitem", "setitem"):
-        for owner in (torch, torch.Tensor, torch.nn.functional, torch.special):
-            for attribute in (name, f"__{name}__"):
-                function = getattr(owner, attribute, None)
-                if callable(function) and not isinstance(function, type):
-                    names[function] = name
-    return names
-
-
-NAMES = _names()
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    return lambda *values: values[0].trace.operate(name, values, {})
-
-
-for _name in (
-    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
-    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor"),
-    *("lt", "le", "gt", "ge", "eq", "ne"),
-):
-    setattr(Value, f"__{_name}__", _operator(_name))

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from strobe.torch.flex.captures import Captures
-from strobe.torch.flex.operations import LITERAL_ARGUMENTS, NAMES, OPERATIONS, remainder, to_boolean
+from strobe.torch.flex.functions import LITERAL_ARGUMENTS, NAMES, OPERATIONS
+from strobe.torch.flex.operations import remainder, to_boolean
 from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
 
 _PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))

@@ -29,7 +29,7 @@ class TraceError(NotImplementedError):
 class Value:
     """A traced value, which stands for a tensor of rank 0 in the user's function.
 
-    ``operations`` does what its operators and methods say; it is set by operations.py, which is built on this class.
+    Its operators are those of functions.py, which is built on this class.
     """
 
     __slots__ = ("binding", "high", "kind", "low", "text", "trace")

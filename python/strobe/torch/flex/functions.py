@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on traced values by the names of PyTorch's functions, methods and operators."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from strobe.torch.flex.operations import (
+    absolute,
+    add,
+    ceil,
+    clamp,
+    comparison,
+    divide,
+    exp,
+    expm1,
+    filled,
+    floor,
+    floor_divide,
+    function,
+    like,
+    log,
+    log1p,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    masked_fill,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    of_booleans,
+    power,
+    reciprocal,
+    relu,
+    remainder,
+    same,
+    scaled,
+    sign,
+    silu,
+    softplus,
+    square,
+    subtract,
+    tan,
+    to,
+    to_boolean,
+    to_integer,
+    to_real,
+    trunc,
+    where,
+)
+from strobe.torch.flex.values import Value
+
+LITERAL_ARGUMENTS = frozenset({"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to", "softplus"})
+"""Operations that read their arguments as Python's values."""
+
+OPERATIONS: dict[str, Callable[..., Value]] = {
+    "add": add,
+    "radd": lambda a, b: add(b, a),
+    **dict.fromkeys(("sub", "subtract"), subtract),
+    **dict.fromkeys(("mul", "multiply"), multiply),
+    "rmul": lambda a, b: multiply(b, a),
+    **dict.fromkeys(("div", "divide", "true_divide", "truediv"), divide),
+    **dict.fromkeys(("floor_divide", "floordiv"), floor_divide),
+    **dict.fromkeys(("remainder", "mod"), remainder),
+    "rsub": lambda a, b, *, alpha=1: subtract(b, a, alpha=alpha),
+    **dict.fromkeys(("rdiv", "rtruediv"), lambda a, b: divide(b, a)),
+    "rfloordiv": lambda a, b: floor_divide(b, a),
+    "rmod": lambda a, b: remainder(b, a),
+    "pow": power,
+    "rpow": lambda a, b: power(b, a),
+    **dict.fromkeys(("neg", "negative"), negative),
+    **dict.fromkeys(("pos", "positive", "contiguous", "clone", "squeeze"), same),
+    **dict.fromkeys(("abs", "absolute"), absolute),
+    **{name: function(name) for name in ("exp2", "tanh", "sigmoid", "sqrt", "rsqrt", "sin", "cos")},
+    "exp": exp,
+    "log": log,
+    "log2": scaled(log, 1 / math.log(2)),
+    "log10": scaled(log, 1 / math.log(10)),
+    "log1p": log1p,
+    "expm1": expm1,
+    "tan": tan,
+    "floor": floor,
+    "ceil": ceil,
+    **dict.fromkeys(("trunc", "fix"), trunc),
+    "square": square,
+    "reciprocal": reciprocal,
+    "relu": relu,
+    "silu": silu,
+    "softplus": softplus,
+    **dict.fromkeys(("sign", "sgn"), sign),
+    **dict.fromkeys(("maximum", "max", "fmax", "clamp_min"), maximum),
+    **dict.fromkeys(("minimum", "min", "fmin", "clamp_max"), minimum),
+    **dict.fromkeys(("clamp", "clip"), clamp),
+    **dict.fromkeys(("lt", "less"), comparison("<")),
+    **dict.fromkeys(("le", "less_equal"), comparison("<=")),
+    **dict.fromkeys(("gt", "greater"), comparison(">")),
+    **dict.fromkeys(("ge", "greater_equal"), comparison(">=")),
+    "eq": comparison("=="),
+    **dict.fromkeys(("ne", "not_equal"), comparison("!=")),
+    "logical_and": logical_and,
+    "logical_or": logical_or,
+    "logical_not": logical_not,
+    "logical_xor": logical_xor,
+    **dict.fromkeys(("and", "rand", "bitwise_and"), of_booleans(logical_and, "&")),
+    **dict.fromkeys(("or", "ror", "bitwise_or"), of_booleans(logical_or, "|")),
+    **dict.fromkeys(("xor", "rxor", "bitwise_xor"), of_booleans(logical_xor, "^")),
+    **dict.fromkeys(("invert", "bitwise_not"), of_booleans(logical_not, "~")),
+    "where": where,
+    "masked_fill": masked_fill,
+    "to": to,
+    **dict.fromkeys(("float", "half", "bfloat16", "double"), to_real),
+    **dict.fromkeys(("int", "long", "short"), to_integer),
+    "bool": to_boolean,
+    "new_ones": filled(1),
+    "new_zeros": filled(0),
+    "new_full": filled(None),
+    "ones_like": like(1),
+    "zeros_like": like(0),
+    "full_like": like(None),
+}
+
+
+def _names() -> dict[Any, str]:
+    """PyTorch's functions by their own names here; compilers know them as objects alone."""
+    names: dict[Any, str] = {}
+    for name in (*OPERATIONS, "getitem", "setitem"):
+        for owner in (torch, torch.Tensor, torch.nn.functional, torch.special):
+            for attribute in (name, f"__{name}__"):
+                function = getattr(owner, attribute, None)
+                if callable(function) and not isinstance(function, type):
+                    names[function] = name
+    return names
+
+
+NAMES = _names()
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    return lambda *values: values[0].trace.operate(name, values, {})
+
+
+for _name in (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
+    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor"),
+    *("lt", "le", "gt", "ge", "eq", "ne"),
+):
+    setattr(Value, f"__{_name}__", _operator(_name))
