@@ -97,6 +97,13 @@ def is_seeded(options: Mapping[str, Any]) -> bool:
     return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
 
 
+def reject_texts(function: str, options: Mapping[str, Any]) -> None:
+    """NotImplementedError for texts in a call whose queries and keys lie on several devices."""
+    for name in ("score", "mask_text", "captures"):
+        if options.get(name) is not None:
+            raise NotImplementedError(f"{name} is given: {function} has no texts; give bias, mask, causal or window")
+
+
 def captures_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """The captures of a call, by name; TypeError for what is no dict."""
     captures = options.get("captures")

@@ -202,3 +202,9 @@ def test_functions_with_their_captures():
     function = strobe.ScoreFunction(SCORE, MASK, captures())
     given = leaves(Q, K, V)
     assert torch.equal(strobe.torch.attention(*given, score=function), attend(*given))
+
+
+def test_calls_on_many_devices_have_no_texts():
+    lengths = torch.tensor([SK, SK], dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match=r"score is given: strobe\.torch\.shard_attention has"):
+        strobe.torch.shard_attention(Q[:, :1], K, V, lengths, shard=(0, 1), score="score * 2")

@@ -28,6 +28,9 @@ Scheme = Literal["gather", "ring"]
 _REFUSED = (
     *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "max_seqlen_q", "max_seqlen_k", "offset_q", "offset_k"),
     *("block_mask", "log_length", "mask", "q_segment_ids", "kv_segment_ids"),
+    "score",
+    "mask_text",
+    "captures",
 )
 
 
@@ -73,8 +76,8 @@ def attention(
     seed on every device; a bias has this device's rows and all keys, in their own order, and a sink is whole. Parts are
     placed by offset_q and offset_k.
 
-    ValueError for another scheme or layout; NotImplementedError for packed sequences, used lengths, masks, block_mask
-    and log_length, and with "ring" for row_invariant.
+    ValueError for another scheme or layout; NotImplementedError for packed sequences, used lengths, masks, texts,
+    block_mask and log_length, and with "ring" for row_invariant.
     """
     if scheme not in ("gather", "ring"):
         raise ValueError(f"scheme is {scheme!r}: it must be gather or ring")

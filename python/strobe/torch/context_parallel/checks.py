@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from strobe._mask_argument import MASK_AXES
+from strobe._option_list import reject_texts
 from strobe._shapes import wrong_type
 from strobe.torch import ops
 from strobe.torch.context_parallel.layout import Layout
@@ -107,6 +108,7 @@ def check_names(options: Mapping[str, Any]) -> None:
         if name in options:
             raise TypeError(f"{name} is given: the sequences are those of shard's cu_seqlens")
     ops.check_names(options)
+    reject_texts("ContextParallel", options)
     for name in ("bias", "sink"):
         if name in options and options[name] is not None and not isinstance(options[name], Tensor):
             raise wrong_type(name, options[name], "a torch.Tensor")

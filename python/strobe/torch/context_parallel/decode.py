@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 
 from strobe import _core
 from strobe._forward import forward
-from strobe._option_list import OPTIONS, check_options
+from strobe._option_list import OPTIONS, check_options, reject_texts
 from strobe.torch.checks import causal_of, check_types, window_of
 from strobe.torch.context_parallel.parts import is_given
 from strobe.torch.ops import rows
@@ -55,6 +55,7 @@ def shard_attention(
     check_types(q=q, k=k, v=v, seqused_k=seqused_k)
     given = {name: value for name, value in options.items() if value is not None}
     check_options("strobe.torch.shard_attention", given, [name for name in OPTIONS if name != "seqused_k"])
+    reject_texts("strobe.torch.shard_attention", given)
     with torch.no_grad():
         part = shard_options(q, seqused_k, Shard(*shard), given)
         q, k, v = (rows(x.detach()) for x in (q, k, v))

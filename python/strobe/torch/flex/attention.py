@@ -53,7 +53,7 @@ def create_block_mask(
     if not callable(mask_mod):
         raise wrong_type("mask_mod", mask_mod, "a function of (b, h, q_idx, kv_idx)")
     sizes = Sizes(B or 1, H or 1, Q_LEN, KV_LEN)
-    trace(None, mask_mod, sizes, torch.float32, torch.device(device or "cpu"))
+    trace(None, mask_mod, sizes, torch.float32, None)
     blocks = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) else (BLOCK_SIZE, BLOCK_SIZE)
     return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks)
 

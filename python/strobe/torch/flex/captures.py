@@ -27,9 +27,9 @@ _DEEPEST = 3  # functions within functions, where names are looked for
 
 
 class Captures:
-    """Of a call's functions, one name each."""
+    """Of a call's functions, one name each. Tensors of rank 0 are copied to ``device``, if it is given."""
 
-    def __init__(self, device: torch.device, functions: Iterable[Any]) -> None:
+    def __init__(self, device: torch.device | None, functions: Iterable[Any]) -> None:
         self._device = device
         self._functions = tuple(functions)
         self._names: dict[int, str] | None = None  # by id(), which the functions keep alive
@@ -51,7 +51,7 @@ class Captures:
         self._given[id(tensor)] = name, tensor
         with torch._C.DisableTorchFunction():
             taken = tensor if tensor.dtype in _TAKEN else tensor.to(_STAND_INS[kind])
-            if tensor.dim() == 0 and tensor.device != self._device:
+            if tensor.dim() == 0 and self._device not in (None, tensor.device):
                 taken = taken.to(self._device)
         self._captures[name] = taken
         return name, kind

@@ -40,11 +40,11 @@ class Sizes(NamedTuple):
     seqlen_k: int
 
 
-def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Texts:
+def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, device: torch.device | None) -> Texts:
     """The texts of ``score_mod(score, b, h, q_idx, kv_idx)`` and ``mask_mod(b, h, q_idx, kv_idx)``; either may be None.
 
-    ``dtype`` is that of the call's tensors, and of scores as the function sees it. Raises TraceError, with the
-    function's name and the line in it.
+    ``dtype`` is that of the call's tensors, and of scores as the functions see them; without a device tensors stay where
+    they are. Raises TraceError, with the function's name and the line in it.
     """
     captures = Captures(device, (score_mod, mask_mod))
     score = mask = None
@@ -65,7 +65,7 @@ class Trace:
         captures: Captures,
         sizes: Sizes,
         score_dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device | None,
     ) -> None:
         self.role, self.function, self.captures = role, function, captures
         self.score_dtype, self.device = score_dtype, device

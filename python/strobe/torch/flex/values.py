@@ -6,7 +6,7 @@ A value is written with the least parentheses, since a text may nest 64 of them.
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Value:
 
     @property
     def device(self) -> torch.device:
-        return cast(torch.device, self.trace.device)
+        return self.trace.device or torch.device("cpu")
 
     def _no_value(self, what: str) -> NoReturn:
         raise self.trace.failure(f"{what}, which has none before attention runs")
