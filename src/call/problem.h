@@ -57,7 +57,9 @@ struct ExpressionShape {
   std::shared_ptr<const expression::Formula> formula;  // null: there is none
   std::uint32_t gradients = 0;                         // a backward's: a bit for each capture whose gradient is wanted
 
-  bool mask_is_option = false;  // an engine's: the mask is said by options, too, and not to be looked at
+  // An engine's: options of the problem say the score, or the mask, so that it is not to be looked at.
+  bool score_is_option = false;
+  bool mask_is_option = false;
 
   bool given() const { return formula != nullptr; }
   /// Texts that were parsed once are one formula.

@@ -84,8 +84,8 @@ std::string_view stored(const Capture& capture) {
 /// "load_float<Stored::float32>(captures, 2, x3, x5)"
 std::string reading(const Formula& formula, std::string_view function, const Node& node) {
   const std::string list = operands(node);
-  return fmt::format("{}_{}<{}>(captures, {}{}{})", function, type_of(node.type), stored(formula.captures()[node.which]),
-                     node.which, list.empty() ? "" : ", ", list);
+  return fmt::format("{}_{}<{}>(captures, {}{}{})", function, type_of(node.type),
+                     stored(formula.captures()[node.which]), node.which, list.empty() ? "" : ", ", list);
 }
 
 std::string value_of(const Formula& formula, const Node& node) {
@@ -116,6 +116,19 @@ std::string function(std::string_view head, const Formula& formula, Id root) {
                      statements(formula, std::array{root}), root);
 }
 
+/// As kernels/expression/element.h names it.
+std::string_view identifier_of(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::head: return "head";
+    case Pattern::query: return "query";
+    case Pattern::key: return "key";
+    case Pattern::diagonal: return "diagonal";
+    case Pattern::pair: return "pair";
+    case Pattern::scattered: return "scattered";
+    default: return "none";
+  }
+}
+
 /// The mask by intervals; what hangs on a real may be anything.
 std::string visibility(const Formula& formula) {
   const Graph& graph = formula.graph();
@@ -142,6 +155,21 @@ std::string visibility(const Formula& formula) {
       "template <typename Captures>\n__device__ __forceinline__ Range visibility(const Captures& captures, const "
       "TileRanges& tile) {{\n{}  return x{};\n}}\n\n",
       lines, formula.mask());
+}
+
+/// What is known of the reads when they are compiled.
+std::string constants_of_reads(const Formula& formula) {
+  std::string captures;
+  std::string patterns;
+  for (const Read& read : formula.reads()) {
+    captures += fmt::format("{}{}", captures.empty() ? "" : ", ", read.capture);
+    patterns += fmt::format("{}Pattern::{}", patterns.empty() ? "" : ", ", identifier_of(read.pattern));
+  }
+  return fmt::format(
+      "constexpr int kReads = {};\nconstexpr int capture_of_read(int read) {{\n  constexpr int kOf[] = {{{}}};\n  "
+      "return kOf[read];\n}}\nconstexpr Pattern pattern_of_read(int read) {{\n  constexpr Pattern kOf[] = {{{}}};\n  "
+      "return kOf[read];\n}}\n\n",
+      formula.reads().size(), captures.empty() ? "0" : captures, patterns.empty() ? "Pattern::none" : patterns);
 }
 
 std::string for_each_read(const Formula& formula) {
@@ -179,7 +207,7 @@ std::string device_code(const Formula& formula) {
     const std::string takes = fmt::format("{}, float score", kTakes);
     add("float", "score_of", takes, formula.score());
     add("float", "slope_of", takes, formula.slope());
-    code += for_each_read(formula);
+    code += constants_of_reads(formula) + for_each_read(formula);
   }
   if (formula.has_mask()) {
     add("bool", "shows", kTakes, formula.mask());

@@ -16,7 +16,7 @@
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
 #include "gpu/plan/supported.h"
-#include "gpu/plan/text_masks.h"
+#include "gpu/plan/text_options.h"
 #include "gpu/tuned.h"
 
 namespace strobe::gpu {
@@ -73,7 +73,7 @@ Status ask_families(const AttentionProblem& problem, const runtime::CudaDevice& 
 }
 
 AttentionProblem planned_problem(AttentionProblem problem) {
-  problem = with_text_blocks(with_built_in_masks(without_idle_softcap(problem)));
+  problem = with_text_blocks(with_built_in_options(without_idle_softcap(problem)));
   return problem.pass == Pass::backward ? without_headless_queries(problem) : problem;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/auxiliary/text_blocks.h"
 #include "gpu/compile_ahead.h"
+#include "gpu/auxiliary/text_blocks.h"
 
 #include <algorithm>
 #include <utility>

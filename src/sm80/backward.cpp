@@ -18,7 +18,7 @@ namespace {
 
 /// What a run adds to the plan's parameters: pointers and strides.
 WithTexts<BackwardParams> parameters(const AttentionProblem& problem, const BackwardPlan& plan,
-                                       const BackwardArguments& a, std::byte* workspace) {
+                                     const BackwardArguments& a, std::byte* workspace) {
   WithTexts<BackwardParams> params{{plan.params, gpu::offset_params(a.sequences)}, gpu::captures(a.modifiers.captures)};
   const BackwardWorkspace& offsets = plan.workspace;
   gpu::set_rows(offsets, workspace, params);
@@ -47,7 +47,8 @@ class Backward final : public gpu::BackwardCall {
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
     return enqueue_around(
         arguments, prepare, stream, [&](bool follows) { return launch_main(params, stream, follows); },
-        [&] { return launch_bias(arguments, params, stream); });
+        [&] { return launch_bias(arguments, params, stream); },
+        [&] { return launch_captures(arguments, params, stream); });
   }
 
   /// dK and dV, and then dQ from its sums.
@@ -66,6 +67,16 @@ class Backward final : public gpu::BackwardCall {
     const BiasGradientParams bias = gpu::bias_gradient_params(problem(), arguments, params, params.n_blocks);
     return launch(kernels_.bias, bias.tiles, threads_per_block(plan_.config), smem_plan(plan_.config).total_bytes, true,
                   stream, params, bias);
+  }
+
+  Status launch_captures(const BackwardArguments& arguments, const WithTexts<BackwardParams>& params,
+                         const gpu::CallStream& stream) const {
+    const BiasGradientParams tiles = gpu::capture_tiles(problem(), params, params.n_blocks);
+    backward::Config config = plan_.config;
+    config.captures = true;
+    return launch(kernels_.captures, tiles.tiles, threads_per_block(config),
+                  smem_plan(config).total_bytes + diagonal_bytes(config), true, stream, params, tiles,
+                  gpu::captures(arguments.d_captures));
   }
 
   BackwardPlan plan_;

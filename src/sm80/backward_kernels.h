@@ -15,7 +15,8 @@ namespace strobe::sm80 {
 struct BackwardKernels {
   runtime::Kernel main;
   runtime::Kernel finish;
-  runtime::Kernel bias;  // where the gradient of the bias is wanted
+  runtime::Kernel bias;      // where the gradient of the bias is wanted
+  runtime::Kernel captures;  // likewise of captures
   gpu::SharedBackwardKernels shared;
 };
 
@@ -30,6 +31,13 @@ void for_each_kernel(const AttentionProblem& problem, const DeviceShape& shape, 
   visit(config, finish_smem_bytes(config), [=] { return finish_variant(config, shape); }, kernels.finish);
   if (problem.wants_d_bias) {
     visit(config, smem_bytes, [=] { return bias_gradient_variant(config, shape); }, kernels.bias);
+  }
+  if (problem.expression.gradients != 0) {
+    backward::Config gradient = config;
+    gradient.captures = true;
+    visit(
+        gradient, smem_bytes + diagonal_bytes(gradient), [=] { return capture_gradient_variant(gradient, shape); },
+        kernels.captures);
   }
   gpu::for_each_shared_kernel(problem, plan.prepare, gpu::architecture_of(shape), kernels.shared, visit);
 }

@@ -66,7 +66,7 @@ bool fits(const backward::Config& config, const DeviceShape& shape) {
   if (!is_consistent(config)) return false;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
   return tile_registers(config) + other_registers(config, shape) <= registers &&
-         smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
+         smem_plan(config).total_bytes + diagonal_bytes(config) <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
 /// Fastest first on an H200.
@@ -153,7 +153,9 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   config.head_dim = backward_head_dim(problem, problem.head_dim);
   config.head_dim_v = backward_head_dim(problem, problem.head_dim_v);
   config.ordered = problem.deterministic;
+  config.captures = problem.expression.gradients != 0;  // for which these tiles must have room
   config = choose_tiles(config, shape, choice);
+  config.captures = false;
   const std::int64_t m_blocks = gpu::backward_blocks(problem.seqlen_q, config.block_m);
   const std::int64_t n_blocks = gpu::backward_blocks(problem.seqlen_k, block_n(config));
   const std::int64_t sequences = gpu::backward_batch(problem);

@@ -33,4 +33,8 @@ runtime::Variant bias_gradient_variant(const backward::Config& config, const Dev
   return variant_of("sm80 backward, bias", "bias_gradient.h", "bias_gradient", config, shape);
 }
 
+runtime::Variant capture_gradient_variant(const backward::Config& config, const DeviceShape& shape) {
+  return variant_of("sm80 backward, captures", "capture_gradient.h", "capture_gradient", config, shape);
+}
+
 }  // namespace strobe::sm80

@@ -18,7 +18,7 @@ namespace strobe::sm80 {
 namespace {
 
 WithTexts<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
-                                        const ForwardArguments& arguments) {
+                                      const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.order;
   params.tile_count = plan.tiles;

@@ -64,7 +64,7 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
                                 maps.main.bias);
     if (!status.ok()) return status;
   }
-  if (!problem.wants_d_bias) return {};
+  if (!problem.wants_d_bias && problem.expression.gradients == 0) return {};
   maps.bias = maps.main;
   const Box bias_keys{.rows = block_n(bias_gradient_config(config))};
   Status status = encode(driver, {"k", a.k}, k_bound, bias_keys, memory, maps.bias.k);
@@ -134,7 +134,8 @@ class Backward final : public gpu::BackwardCall {
     set_prepared(plan_, params, prepare);
     return enqueue_around(
         arguments, prepare, stream, [&](bool follows) { return launch_parts(maps, params, stream, follows); },
-        [&] { return launch_bias(maps, arguments, params, stream); });
+        [&] { return launch_bias(maps, arguments, params, stream); },
+        [&] { return launch_captures(maps, arguments, params, stream); });
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
@@ -146,6 +147,17 @@ class Backward final : public gpu::BackwardCall {
         gpu::bias_gradient_params(problem(), arguments, params, backward::bias_key_tiles(params.n_blocks));
     return launch(kernels_.bias, std::min(bias.tiles, device().multiprocessors), backward::kBiasGradientThreads,
                   bias_gradient_smem_plan(config).total_bytes, true, stream, maps.bias, params, bias);
+  }
+
+  /// Every sequence and head has tiles of its own.
+  Status launch_captures(const AllMaps& maps, const BackwardArguments& arguments, Params params,
+                         const gpu::CallStream& stream) const {
+    const backward::Config config = capture_gradient_config(plan_.config);
+    params.n_blocks = static_cast<int>(gpu::backward_blocks(problem().seqlen_k, block_n(config)));
+    const BiasGradientParams tiles = gpu::capture_tiles(problem(), params, backward::bias_key_tiles(params.n_blocks));
+    return launch(kernels_.captures, std::min(tiles.tiles, device().multiprocessors), backward::kBiasGradientThreads,
+                  bias_gradient_smem_plan(config).total_bytes, true, stream, maps.bias, params, tiles,
+                  gpu::captures(arguments.d_captures));
   }
 
   Status launch_parts(const AllMaps& maps, const Params& params, const gpu::CallStream& stream, bool follows) const {

@@ -18,9 +18,10 @@ namespace strobe::sm90 {
 /// The kernels of one plan.
 struct BackwardKernels {
   runtime::Kernel main;
-  runtime::Kernel query;  // dQ, of its sums or of dS
-  runtime::Kernel keys;   // dK and dV, where items share keys
-  runtime::Kernel bias;   // where the gradient of the bias is wanted
+  runtime::Kernel query;     // dQ, of its sums or of dS
+  runtime::Kernel keys;      // dK and dV, where items share keys
+  runtime::Kernel bias;      // where the gradient of the bias is wanted
+  runtime::Kernel captures;  // likewise of captures
   gpu::SharedBackwardKernels shared;
 };
 
@@ -44,6 +45,12 @@ void for_each_kernel(const AttentionProblem& problem, const BackwardPlan& plan, 
     visit(
         gradient, bias_gradient_smem_plan(gradient).total_bytes, [=] { return bias_gradient_variant(gradient); },
         kernels.bias);
+  }
+  if (problem.expression.gradients != 0) {
+    const backward::Config gradient = capture_gradient_config(config);
+    visit(
+        gradient, bias_gradient_smem_plan(gradient).total_bytes, [=] { return capture_gradient_variant(gradient); },
+        kernels.captures);
   }
   gpu::for_each_shared_kernel(problem, plan.prepare, std::string(gpu::kSm90a), kernels.shared, visit);
 }

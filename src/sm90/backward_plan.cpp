@@ -95,6 +95,7 @@ bool takes(const AttentionProblem& problem, const backward::Config& config, cons
   const ScoreRule& rule = config.rule;
   if (std::max(config.head_dim, config.head_dim_v) > tiles.most_head_dim) return false;
   if (rule.block_mask % tiles.block_m != 0) return false;
+  if (problem.expression.gradients != 0 && tiles.block_m > kRowsPerWarpgroup) return false;  // for lack of registers
   if (!tiles.by_roles) {
     if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v, config.block_m)) return false;
     if (problem.deterministic && !(asked_for ? can_order_sums(config) : orders_sums(problem, config))) return false;
@@ -271,6 +272,14 @@ backward::Config bias_gradient_config(const backward::Config& config) {
   gradient.by_roles = true;                                // steps of 64 keys, and rows of LSE and D as they are
   gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
   gradient.shares_keys = false;
+  return gradient;
+}
+
+backward::Config capture_gradient_config(const backward::Config& config) {
+  backward::Config gradient = bias_gradient_config(config);
+  gradient.bias_stages = 0;
+  gradient.captures = true;
+  gradient.ordered = gradient.alternates = gradient.dp_ahead = false;  // one for all ways to dQ
   return gradient;
 }
 

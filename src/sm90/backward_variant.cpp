@@ -50,4 +50,9 @@ runtime::Variant bias_gradient_variant(const backward::Config& config) {
                     config);
 }
 
+runtime::Variant capture_gradient_variant(const backward::Config& config) {
+  return variant_of("sm90 backward, captures", "sm90/backward/capture_gradient/kernel.h",
+                    "sm90::backward::capture_gradient", config);
+}
+
 }  // namespace strobe::sm90

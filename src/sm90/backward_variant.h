@@ -26,6 +26,9 @@ runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& con
 /// The bias's gradient.
 runtime::Variant bias_gradient_variant(const backward::Config& config);
 
+/// The gradients of captures.
+runtime::Variant capture_gradient_variant(const backward::Config& config);
+
 namespace backward {
 
 constexpr std::string_view type_name(const Config&) { return "strobe::sm90::backward::Config"; }
@@ -37,7 +40,8 @@ constexpr auto fields_of(const Config&) {
       field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq), field("ordered", &Config::ordered),
       field("alternates", &Config::alternates), field("p_stages", &Config::p_stages),
       field("ds_stages", &Config::ds_stages), field("shares_keys", &Config::shares_keys),
-      field("bias_stages", &Config::bias_stages), field("dp_ahead", &Config::dp_ahead), field("debug", &Config::debug));
+      field("bias_stages", &Config::bias_stages), field("dp_ahead", &Config::dp_ahead),
+      field("captures", &Config::captures), field("debug", &Config::debug));
 }
 
 constexpr std::string_view type_name(const QueryGradientConfig&) {

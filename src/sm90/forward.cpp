@@ -51,7 +51,7 @@ forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const 
 
 /// What a call knows beside the problem and the plan: pointers and strides.
 WithTexts<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
-                                        const ForwardArguments& arguments) {
+                                      const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.tiles;
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));

@@ -80,8 +80,8 @@ forward::Config call_config(const AttentionProblem& problem) {
 std::optional<forward::Config> with_whole_chunks(const forward::Config& call, const AttentionProblem& problem,
                                                  const DeviceShape& shape) {
   const VisibleKeys visible = visible_keys(problem);
-  if (!call.rule.chunked || call.rule.varlen || has_text(call.rule) || call.rule.row_invariant || converts(call) || eight_bit(call) ||
-      visible.left < VisibleKeys::kUnbounded) {
+  if (!call.rule.chunked || call.rule.varlen || has_text(call.rule) || call.rule.row_invariant || converts(call) ||
+      eight_bit(call) || visible.left < VisibleKeys::kUnbounded) {
     return std::nullopt;
   }
   forward::Config chunks = call;

@@ -64,8 +64,8 @@ RoleRegisters role_registers(const Config& c) {
 int option_registers(const ScoreRule& rule) {
   const int modifiers = (rule.softcap ? kSoftcapRegisters : 0) + (rule.alibi ? kAlibiRegisters : 0) +
                         (rule.bias ? kBiasRegisters : 0) + (rule.dropout ? kDropoutRegisters : 0) +
-                        (rule.tree_mask ? kTreeMaskRegisters : 0) +
-                        (has_text(rule) ? kTextRegisters : 0) + (rule.block_mask != 0 ? kBlockMaskRegisters : 0);
+                        (rule.tree_mask ? kTreeMaskRegisters : 0) + (has_text(rule) ? kTextRegisters : 0) +
+                        (rule.block_mask != 0 ? kBlockMaskRegisters : 0);
   const int others = int{rule.max_logits} + int{rule.mask_left} + int{rule.varlen || rule.chunked};
   return modifiers + 8 * others;
 }

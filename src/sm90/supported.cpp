@@ -41,8 +41,9 @@ Status check_slope(const AttentionProblem& problem) {
   if (problem.pass != Pass::backward || problem.dtype != DType::float16 || !gpu::text_rule(problem).wide_slope) {
     return {};
   }
-  return unsupported("modifiers.function has a score whose derivative may pass 16 and q is float16: the sm90 kernels "
-                     "have its gradients in bfloat16; the sm80 kernels in both");
+  return unsupported(
+      "modifiers.function has a score whose derivative may pass 16 and q is float16: the sm90 kernels "
+      "have its gradients in bfloat16; the sm80 kernels in both");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/auxiliary/backward_steps.h"
 
+#include <functional>
+
 #include "call/checked.h"
 #include "gpu/params/rows.h"
 #include "gpu/params/score.h"
@@ -93,6 +95,43 @@ auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& argu
           .sink = params.score.sink,
           .d_sink = static_cast<float*>(arguments.d_sink.data),
           .rows = static_cast<long long>(params.query_blocks) * block_m};
+}
+
+BiasGradientParams capture_tiles(const AttentionProblem& problem, const BackwardParams& params, int key_tiles) {
+  return {.data = nullptr,
+          .batch_stride = 0,
+          .head_stride = 0,
+          .row_stride = 0,
+          .per_batch = 1,
+          .per_head = 1,
+          .heads = params.heads,
+          .tiles = (Checked(problem.batch) * params.heads * params.m_blocks * key_tiles).value<int>()};
+}
+
+Status clear_capture_gradients(const runtime::Driver& driver, std::span<const TensorView> gradients,
+                               runtime::CUstream stream) {
+  Status status;
+  // Axis by axis from the first; a run of elements that lie one behind another is one call.
+  const std::function<void(const TensorView&, int, float*)> clear = [&](const TensorView& view, int axis, float* at) {
+    std::int64_t run = 1;
+    bool dense = true;
+    for (int inner = view.rank - 1; inner >= axis; --inner) {
+      dense = dense && (view.shape[inner] == 1 || view.strides[inner] == run);
+      run *= view.shape[inner];
+    }
+    if (run == 0 || !status.ok()) return;
+    if (dense) {
+      status = driver.check(
+          driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(at), 0, static_cast<std::size_t>(run), stream),
+          "clearing d_captures");
+      return;
+    }
+    for (std::int64_t i = 0; i < view.shape[axis]; ++i) clear(view, axis + 1, at + i * view.strides[axis]);
+  };
+  for (const TensorView& view : gradients) {
+    if (view.given()) clear(view, 0, static_cast<float*>(view.data));
+  }
+  return status;
 }
 
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,

@@ -2,6 +2,8 @@
 // What the backwards of all families do around their own kernels.
 #pragma once
 
+#include <span>
+
 #include "call/problem.h"
 #include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/auxiliary/sink_gradient_params.h"
@@ -35,6 +37,13 @@ auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& argu
                                                    const ScoreRule& rule, int block_m);
 
 /// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
+/// Tiles of all sequences and heads, for the gradients of captures. `key_tiles`: of a row of them.
+BiasGradientParams capture_tiles(const AttentionProblem& problem, const BackwardParams& params, int key_tiles);
+
+/// Zeros in the gradients of captures, to which kernels add.
+Status clear_capture_gradients(const runtime::Driver& driver, std::span<const TensorView> gradients,
+                               runtime::CUstream stream);
+
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,
                                 const BackwardArguments& arguments, runtime::CUstream stream);
 

@@ -82,9 +82,9 @@ class AfterTextBlocks final : public engine::PlannedCall {
   DType probability_dtype() const override { return call_->probability_dtype(); }
   std::string_view kernels() const override { return call_->kernels(); }
   std::string explain() const override {
-    return call_->explain() + fmt::format("mask          a text, over blocks of {0} x {0} first: {1} x {2} x {3} x {4}\n",
-                                          problem_.modifiers.block_size, shape_.batches, shape_.heads, shape_.q_blocks,
-                                          shape_.k_blocks);
+    return call_->explain() +
+           fmt::format("mask          a text, over blocks of {0} x {0} first: {1} x {2} x {3} x {4}\n",
+                       problem_.modifiers.block_size, shape_.batches, shape_.heads, shape_.q_blocks, shape_.k_blocks);
   }
 
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
@@ -135,10 +135,10 @@ class AfterTextBlocks final : public engine::PlannedCall {
     params.k_blocks = static_cast<int>(shape_.k_blocks);
     params.heads_per_kv = static_cast<int>(std::max<std::int64_t>(1, heads_per_key_head(problem_)));
     params.count = shape_.count().value();
-    return runtime::launch(*device_.driver, kernel_.launched_in(context),
-                           runtime::row_of_blocks(ceil_div<std::int64_t>(params.count, kWarpsPerBlock),
-                                                  auxiliary::kTextBlocksThreads),
-                           stream, params);
+    return runtime::launch(
+        *device_.driver, kernel_.launched_in(context),
+        runtime::row_of_blocks(ceil_div<std::int64_t>(params.count, kWarpsPerBlock), auxiliary::kTextBlocksThreads),
+        stream, params);
   }
 
   AttentionProblem problem_;
@@ -186,9 +186,8 @@ engine::PlannedCallResult after_text_blocks(const AttentionProblem& given, const
                                             const engine::PlannedCallResult& call) {
   if (!call.ok() || !takes_text_blocks(given)) return call;
   const AttentionProblem problem = with_text_blocks(given);
-  const Result<runtime::Kernel> kernel = find_kernel(config_of(problem), device, 0, [&] {
-    return text_blocks_variant(problem, architecture_of(device));
-  });
+  const Result<runtime::Kernel> kernel =
+      find_kernel(config_of(problem), device, 0, [&] { return text_blocks_variant(problem, architecture_of(device)); });
   if (!kernel.ok()) return kernel.status();
   return engine::make_planned<AfterTextBlocks>(problem, device, *kernel, *call);
 }

@@ -13,6 +13,9 @@ Status BackwardCall::run(const BackwardArguments& arguments, const Execution& ex
   const runtime::ContextScope context(device());
   if (!context.status().ok()) return context.status();
   const CallStream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
+  if (Status status = clear_capture_gradients(*device().driver, arguments.d_captures, stream.handle); !status.ok()) {
+    return status;
+  }
   if (!launch_.computes) return clear_modifier_gradients(arguments, stream);
   Status status = check_alignments(arguments);
   if (!status.ok()) return status;

@@ -70,11 +70,12 @@ class BackwardCall : public Call {
   auxiliary::PrepareBackwardParams prepare_params(const BackwardArguments& arguments,
                                                   const BackwardParams& params) const;
 
-  /// Enqueues what comes before the family's kernels, those by main(follows), the bias's gradient by bias() where it is
-  /// wanted, and what comes after them. `follows`: a kernel of this call comes before.
-  template <class Main, class Bias>
+  /// Enqueues what comes before the family's kernels, those by main(follows), the gradients of the bias by bias() and
+  /// of captures by captures() where they are wanted, and what comes after them. `follows`: a kernel of this call comes
+  /// before.
+  template <class Main, class Bias, class Captures>
   Status enqueue_around(const BackwardArguments& arguments, const auxiliary::PrepareBackwardParams& prepare,
-                        const CallStream& stream, const Main& main, const Bias& bias) const {
+                        const CallStream& stream, const Main& main, const Bias& bias, const Captures& captures) const {
     const BackwardParams& params = prepare.backward;
     const bool prepared = params.heads * params.sequences.sequences > 0 && problem().total_q > 0;
     Status status = prepared ? launch_prepare(prepare, stream) : Status();
@@ -82,6 +83,7 @@ class BackwardCall : public Call {
     if (!status.ok()) return status;
     if (!prepared) return clear_modifier_gradients(arguments, stream);
     if (problem().wants_d_bias) status = bias();
+    if (status.ok() && problem().expression.gradients != 0) status = captures();
     if (status.ok() && problem().wants_d_sink) status = launch_sink(arguments, params, stream);
     return status;
   }

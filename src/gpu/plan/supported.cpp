@@ -17,8 +17,10 @@ Status check_texts(const AttentionProblem& problem) {
   if (problem.pass == Pass::backward && problem.dropout != 0.0F) {
     return unsupported("modifiers.function is given with dropout: the gpu engine has no gradients of both");
   }
-  if (problem.expression.gradients != 0) {
-    return unsupported("d_captures are given: the gpu engine has no gradients of captures, the cpu engine has");
+  if (problem.expression.gradients != 0 && problem.deterministic) {
+    return unsupported(
+        "d_captures are given with deterministic: the gpu engine adds to gradients of captures in any order, the cpu "
+        "engine in one");
   }
   return {};
 }

@@ -98,7 +98,7 @@ TextRule text_rule(const AttentionProblem& problem) {
   constexpr double kMostNarrow = 16.0;  // times a probability, and 2^12, it is a float16
   const expression::Formula& formula = *problem.expression.formula;
   TextRule rule;
-  rule.score = formula.has_score();
+  rule.score = formula.has_score() && !problem.expression.score_is_option;
   rule.slope = rule.score && !formula.graph().is_literal(formula.slope(), 1.0);
   rule.wide_slope = rule.slope && !(largest(formula.graph(), formula.slope()) < kMostNarrow);
   rule.mask = formula.has_mask() && !problem.expression.mask_is_option;

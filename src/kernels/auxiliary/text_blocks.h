@@ -21,9 +21,8 @@ __device__ __forceinline__ expression::Range moved(const expression::Range& rang
   return {range.low + by, range.high + by};
 }
 
-template <TextBlocksConfig C>
-__device__ __forceinline__ unsigned char state_of(const TextBlocksParams& params, int batch, int head, int q_block,
-                                                  int k_block) {
+template <TextBlocksConfig C, typename Params>
+__device__ __forceinline__ unsigned char state_of(const Params& params, int batch, int head, int q_block, int k_block) {
   if (params.given.data != nullptr) {
     const unsigned char* const row = params.given.first(batch, head) + q_block * params.given.row_stride;
     if (row[k_block] == 0) {

@@ -15,6 +15,9 @@ struct Position {
   int q, k, head, head_kv, batch, q_len, k_len;
 };
 
+/// What the indices of a read depend on (src/expression/formula.h).
+enum class Pattern : unsigned char { none, head, query, key, diagonal, pair, scattered };
+
 /// A block of queries and a block of keys.
 struct TileRanges {
   Range q, k, head, head_kv, batch, q_len, k_len;

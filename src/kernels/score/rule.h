@@ -9,11 +9,11 @@ namespace strobe {
 
 /// What texts make of scores and masks (src/expression). The code that says it is part of the kernel.
 struct TextRule {
-  bool score = false;        // scores are a text's
-  bool slope = false;        // whose derivative by the score is not 1
-  bool wide_slope = false;   // nor known to be 16 at most
-  bool mask = false;         // a text hides keys
-  int code_low = 0;          // 62 bits that name the code
+  bool score = false;       // scores are a text's
+  bool slope = false;       // whose derivative by the score is not 1
+  bool wide_slope = false;  // nor known to be 16 at most
+  bool mask = false;        // a text hides keys
+  int code_low = 0;         // 62 bits that name the code
   int code_high = 0;
 
   bool operator==(const TextRule&) const = default;

@@ -25,8 +25,8 @@ inline constexpr int kTextRegisters = 24;
 namespace score {
 
 /// The score of rules whose scores are a text's; of others it stays as it is.
-template <ScoreRule R>
-__device__ __forceinline__ float text_score(const expression::Captures& captures, const expression::Position& position,
+template <ScoreRule R, typename Captures>
+__device__ __forceinline__ float text_score(const Captures& captures, const expression::Position& position,
                                             float score) {
   if constexpr (R.text.score) {
     return score_of(captures, position, score);
@@ -36,8 +36,8 @@ __device__ __forceinline__ float text_score(const expression::Captures& captures
 }
 
 /// Its derivative by the score.
-template <ScoreRule R>
-__device__ __forceinline__ float text_slope(const expression::Captures& captures, const expression::Position& position,
+template <ScoreRule R, typename Captures>
+__device__ __forceinline__ float text_slope(const Captures& captures, const expression::Position& position,
                                             float score) {
   if constexpr (R.text.slope) {
     return slope_of(captures, position, score);
@@ -47,15 +47,45 @@ __device__ __forceinline__ float text_slope(const expression::Captures& captures
 }
 
 /// Whether a text shows the pair.
-template <ScoreRule R>
-__device__ __forceinline__ bool text_shows(const expression::Captures& captures,
-                                           const expression::Position& position) {
+template <ScoreRule R, typename Captures>
+__device__ __forceinline__ bool text_shows(const Captures& captures, const expression::Position& position) {
   if constexpr (R.text.mask) {
     return shows(captures, position);
   } else {
     return true;
   }
 }
+
+/// Which columns of one of a thread's rows a text shows, of a fragment of n scores: found in a loop, which takes few
+/// registers and little code, and looked at where the scores are.
+template <int n>
+class TextWords {
+ public:
+  TextWords() = default;
+
+  /// shows(column): column less fragment_column().
+  template <typename Shows>
+  __device__ __forceinline__ explicit TextWords(const Shows& shows) {
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      words_[word] = 0;
+      constexpr int kColumns = n / 2 < kBits ? n / 2 : kBits;
+#pragma unroll 4
+      for (int i = 0; i < kColumns; ++i) {
+        const int own = word * kBits + i;
+        words_[word] |= (shows(own / 2 * 8 + own % 2) ? 1U : 0U) << i;
+      }
+    }
+  }
+
+  /// Column i of this thread's.
+  __device__ __forceinline__ bool shows(int i) const { return (words_[i / kBits] >> (i % kBits) & 1U) != 0; }
+
+ private:
+  static constexpr int kBits = 32;
+  static constexpr int kWords = (n / 2 + kBits - 1) / kBits;
+  unsigned words_[kWords];
+};
 
 /// A thread's two rows of a forward's tile.
 template <ScoreRule R>
@@ -75,9 +105,15 @@ class TextRows {
   template <int n>
   __device__ __forceinline__ void hide(float (&s)[n], int first) const {
     const int own = first + fragment_column();
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = text_shows<R>(captures_, at(r, own + column)) ? x : kMinusInfinity;
-    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const TextWords<n> words([&](int column) { return text_shows<R>(captures_, at(r, own + column)); });
+#pragma unroll
+      for (int i = 0; i < n / 2; ++i) {
+        float& x = s[i / 2 * 4 + 2 * r + i % 2];
+        x = words.shows(i) ? x : kMinusInfinity;
+      }
+    }
   }
 
  private:

@@ -20,14 +20,17 @@ struct Config {
   // Warps that share these keys: each holds its share of the columns of dK and dV, and computes the scores of its share
   // of the queries. P and dS pass from one to another through shared memory. With 1, they are operands where they are.
   int column_warps = 2;
-  int stages = 2;        // of Q and dO; with 1, the next arrive under the product dQ
-  int ctas_per_sm = 1;   // resident CTAs: what one waits for passes under the products of the other
-  bool ordered = false;  // the sums of dQ are added to in the order of the keys: the same bits every time
-  bool debug = false;    // shared memory starts as NaN
+  int stages = 2;         // of Q and dO; with 1, the next arrive under the product dQ
+  int ctas_per_sm = 1;    // resident CTAs: what one waits for passes under the products of the other
+  bool ordered = false;   // the sums of dQ are added to in the order of the keys: the same bits every time
+  bool captures = false;  // the gradients of captures: of its kernel alone
+  bool debug = false;     // shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
 };
 
+/// Bytes of shared memory where diagonals of captures' gradients are summed, 16 keys of a warp at a time.
+constexpr int diagonal_bytes(const Config& c) { return c.captures ? c.warps * kFragmentRows * (c.part_m + 8) * 4 : 0; }
 constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
 /// 16-bit columns of a row of as many elements: what tiles and copies count.
 constexpr int halves(const Config& c, int columns) { return columns * halves_of(c.rule.element); }

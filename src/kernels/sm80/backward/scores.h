@@ -91,6 +91,41 @@ struct PartBias<C> {
   __device__ __forceinline__ void fetch(const ScoreBlock<C>&) {}
 };
 
+/// Which of a thread's queries a text shows its keys.
+template <Config C>
+class TextPart {
+ public:
+  __device__ __forceinline__ explicit TextPart(const ScoreBlock<C>& block) : shown_(block.shown) {
+    if constexpr (C.rule.text.mask) {
+      if (!shown_) {
+        const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
+#pragma unroll
+        for (int r = 0; r < kRowsPerThread; ++r) {
+          words_[r] = score::TextWords<C.part_m / 2>([&](int column) {
+            expression::Position position = first_pair(block);
+            position.q += column;
+            position.k += 8 * r;
+            return score::text_shows<C.rule>(captures, position);
+          });
+        }
+      }
+    }
+  }
+
+  /// Register i of a thread's scores.
+  __device__ __forceinline__ bool hides(int i) const {
+    if constexpr (C.rule.text.mask) {
+      return !(shown_ || words_[i / 2 % kRowsPerThread].shows(i / 4 * 2 + i % 2));
+    } else {
+      return false;
+    }
+  }
+
+ private:
+  bool shown_;
+  score::TextWords<C.part_m / 2> words_[kRowsPerThread];
+};
+
 /// Which of a thread's queries see its keys: as distances from its first column.
 template <Config C>
 struct VisiblePart {
@@ -165,17 +200,17 @@ class Exponents {
   float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
 };
 
-/// to_probabilities() of rules whose scores are a text's.
+/// to_probabilities() of rules whose scores are a text's. `before`: what the text reads.
 template <bool masked, bool large, Config C>
 __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
-                                                   const float* lse_log2, const PartBias<C>& bias) {
+                                                   const float* lse_log2, const PartBias<C>& bias, Scores<C>& before) {
   const ScoreParams& params = block.params.score;
   const VisiblePart<C> visible(block);
+  const TextPart<C> text(block);
   const score::ProductFactor<C.rule> factor(params, block.work.k.used);
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
   const expression::Position first = first_pair(block);
-  const float alibi =
-      C.rule.alibi ? score::slope_log2(params.alibi, block.work.sequence, block.head) / kLog2E : 0.0F;
+  const float alibi = C.rule.alibi ? score::slope_log2(params.alibi, block.work.sequence, block.head) / kLog2E : 0.0F;
   const int distance = block.query() + block.work.diagonal - block.key(0);
   const float* const row_max =
       block.params.row_max +
@@ -197,14 +232,12 @@ __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, S
     if constexpr (C.rule.alibi) {
       score = score::less_slope(score, alibi, static_cast<float>(distance - 8 * r + column));
     }
-    bool hidden = masked && visible.hides(r, column);
-    if constexpr (C.rule.text.mask) {
-      hidden = hidden || !(block.shown || score::text_shows<C.rule>(captures, position));
-    }
+    const bool hidden = (masked && visible.hides(r, column)) || text.hides(i);
+    before[i] = score;
     const float after = score::text_score<C.rule>(captures, position, score);
     const float lse = lse_log2[column + score::fragment_column()];
-    const float exponent = large ? score::large_exponent(after, kLog2E, row_max[column], lse, 0.0F)
-                                 : __fmaf_rn(after, kLog2E, -lse);
+    const float exponent =
+        large ? score::large_exponent(after, kLog2E, row_max[column], lse, 0.0F) : __fmaf_rn(after, kLog2E, -lse);
     s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponent);
     if constexpr (has_slope(C.rule)) {
       float derivative = score::text_slope<C.rule>(captures, position, score);
@@ -222,6 +255,7 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
                                                     Scores<C>& s, Scores<C>& slope, const float* lse_log2,
                                                     const PartBias<C>& bias) {
   const VisiblePart<C> visible(block);
+  const TextPart<C> text(block);
   const score::ProductFactor<C.rule> factor(block.params.score, block.work.k.used);
   const auto probability = [&](int i, int r, int column, float lse) {
     const float x = score::softcapped<C.rule>(block.params.score, factor.times(s[i]));
@@ -229,13 +263,7 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
     if constexpr (C.rule.bias) {
       term = bias.terms[i];
     }
-    bool hidden = masked && visible.hides(r, column);
-    if constexpr (C.rule.text.mask) {
-      expression::Position position = first_pair(block);
-      position.q += column;
-      position.k += 8 * r;
-      hidden = hidden || !(block.shown || score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params), position));
-    }
+    const bool hidden = (masked && visible.hides(r, column)) || text.hides(i);
     s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
     if constexpr (C.rule.softcap) {
       slope[i] = hidden ? 0.0F : s[i] * fmaxf(score::softcap_derivative(x), 0.0F);
@@ -258,10 +286,11 @@ template <bool masked, Config C>
 __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
                                                  const float* lse_log2, const PartBias<C>& bias) {
   if constexpr (C.rule.text.score) {
+    Scores<C> before;
     if (block.has_large_rows) {
-      text_probabilities<true, true>(block, s, slope, lse_log2, bias);
+      text_probabilities<true, true>(block, s, slope, lse_log2, bias, before);
     } else {
-      text_probabilities<masked, false>(block, s, slope, lse_log2, bias);
+      text_probabilities<masked, false>(block, s, slope, lse_log2, bias, before);
     }
   } else if (block.has_large_rows) {
     to_probabilities_by<true>(LargeExponents<C>(block), block, s, slope, lse_log2, bias);

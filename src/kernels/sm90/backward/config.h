@@ -37,6 +37,8 @@ struct Config {
   int bias_stages = 0;
   // The bias's gradient: dP's product runs while S becomes P, which takes registers.
   bool dp_ahead = false;
+  // The gradients of captures: of its kernel alone.
+  bool captures = false;
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
 
   bool operator==(const Config&) const = default;
@@ -87,7 +89,8 @@ inline constexpr int kFinishKeysThreads = 2 * kWarpgroupSize;  // a warpgroup ea
 /// subtracted from what is left of dP.
 constexpr bool has_hi_lo_d(const Config& c) { return !c.by_roles && !c.rule.dropout; }
 constexpr bool has_hi_lo_lse(const Config& c) {
-  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && !c.rule.text.score && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
+  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && !c.rule.text.score &&
+         (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }
 
 // P is kept as float16 times 2^12 on its way to dP: in half the registers, or half the shared memory. So it loses as

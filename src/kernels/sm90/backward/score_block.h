@@ -104,6 +104,27 @@ __device__ __forceinline__ expression::Position pair_of(expression::Position fir
   return first;
 }
 
+/// Scores of pairs that a text hides become -inf.
+template <Config C>
+__device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<C>& s) {
+  const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
+  const expression::Position first = first_pair(block);
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const score::TextWords<C.block_m / 2> words([&](int column) {
+      expression::Position position = first;
+      position.q += column;
+      position.k += 8 * r;
+      return score::text_shows<C.rule>(captures, position);
+    });
+#pragma unroll
+    for (int i = 0; i < C.block_m / 4; ++i) {
+      float& x = s[i / 2 * 4 + 2 * r + i % 2];
+      x = words.shows(i) ? x : kMinusInfinity;
+    }
+  }
+}
+
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
 template <Config C>
 __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
@@ -120,14 +141,15 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
     for (int j = 0; j < C.block_m / 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
-        if constexpr (C.rule.text.mask) {
-          hidden = hidden || !(block.shown || score::text_shows<C.rule>(sequence::captures_of<C.rule>(block.params),
-                                                                        pair_of(first_pair(block), 4 * j + 2 * r + c)));
-        }
+        const bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
         float& score = s[4 * j + 2 * r + c];
         score = hidden ? kMinusInfinity : score;
       }
+    }
+  }
+  if constexpr (C.rule.text.mask) {
+    if (!block.shown) {
+      hide_by_text<C>(block, s);
     }
   }
 }

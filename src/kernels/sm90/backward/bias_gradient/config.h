@@ -29,6 +29,12 @@ struct BiasGradientSmemPlan {
 /// The bias of a warpgroup's tile.
 constexpr int kept_bias_bytes(const Config& c) { return block_n(c) * c.block_m * (c.rule.bias_float32 ? 4 : 2); }
 
+/// What a warpgroup keeps of a tile: its bias, and where diagonals of captures' gradients are summed.
+constexpr int kept_bytes(const Config& c) {
+  const int diagonals = c.captures ? kWarpsPerWarpgroup * 16 * (c.block_m + 8) * 4 : 0;
+  return (c.rule.bias || !c.captures ? kept_bias_bytes(c) : 0) + diagonals;
+}
+
 inline constexpr int kBiasGradientBarrierBytes = 128;
 
 constexpr BiasGradientSmemPlan bias_gradient_smem_plan_of(const Config& c, int score_stages, int gradient_stages) {
@@ -43,7 +49,7 @@ constexpr BiasGradientSmemPlan bias_gradient_smem_plan_of(const Config& c, int s
   plan.q = plan.v + gradient_stages * kKeyWarpgroups * plan.v_bytes;
   plan.d_o = plan.q + score_stages * plan.q_bytes;
   plan.bias = plan.d_o + gradient_stages * plan.do_bytes;
-  plan.lse = plan.bias + kKeyWarpgroups * kept_bias_bytes(c);
+  plan.lse = plan.bias + kKeyWarpgroups * kept_bytes(c);
   plan.d_sum = plan.lse + score_stages * 4 * c.block_m;
   plan.barriers = plan.d_sum + gradient_stages * 4 * c.block_m;
   plan.total_bytes = plan.barriers + kBiasGradientBarrierBytes;

@@ -139,8 +139,8 @@ class BiasGradient {
                                            Scores<C>& sums) {
     const ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head,
                               step.work.n * block_n(C), tile.m);
-    const bool masked =
-        C.rule.text.mask || !step.work.template sees_all<C.rule>(tile.m) || block.query_first + C.block_m > step.work.q.used;
+    const bool masked = C.rule.text.mask || !step.work.template sees_all<C.rule>(tile.m) ||
+                        block.query_first + C.block_m > step.work.q.used;
     const int at = scores_.stage;
     const int dp_at = gradients_.stage;
     if constexpr (C.bias_stages == 0) {  // before the registers are full

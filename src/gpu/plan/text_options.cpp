@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/plan/text_masks.h"
+#include "gpu/plan/text_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "expression/formula.h"
 
@@ -131,17 +132,62 @@ bool set_options(const Bounds& bounds, AttentionProblem& problem) {
   return true;
 }
 
-}  // namespace
+/// The factor of a product with a literal, and the other factor.
+struct Product {
+  double factor;
+  Id other;
+};
 
-AttentionProblem with_built_in_masks(AttentionProblem problem) {
-  if (!problem.expression.given() || !problem.expression.formula->has_mask()) return problem;
+std::optional<Product> product_of(const Graph& graph, Id id) {
+  const Node& node = graph[id];
+  if (node.op != Op::multiply) return std::nullopt;
+  for (const std::size_t i : {0U, 1U}) {
+    if (graph.is_literal(node.children[i])) return Product{graph[node.children[i]].value, node.children[1 - i]};
+  }
+  return std::nullopt;
+}
+
+/// c of `c * tanh(score / c)`; 0 of other scores.
+float softcap_of(const expression::Formula& formula) {
+  constexpr double kNearOne = 1e-6;
+  const Graph& graph = formula.graph();
+  const std::optional<Product> outer = product_of(graph, formula.score());
+  if (!outer || graph[outer->other].op != Op::tanh) return 0.0F;
+  const std::optional<Product> inner = product_of(graph, graph[outer->other].children[0]);
+  if (!inner || std::abs(inner->factor * outer->factor - 1.0) > kNearOne || outer->factor <= 0.0) return 0.0F;
+  const Node& score = graph[inner->other];
+  const bool is_score = score.op == Op::variable && static_cast<Variable>(score.which) == Variable::score;
+  return is_score ? static_cast<float>(outer->factor) : 0.0F;
+}
+
+AttentionProblem with_built_in_mask(AttentionProblem problem) {
+  if (!problem.expression.formula->has_mask()) return problem;
   const bool has_others = problem.causal != CausalMask::none || !is_open(problem.window) || problem.chunk != 0;
   if (has_others || problem.has_offsets || problem.has_tree_mask || problem.expression.mask_is_option) return problem;
   const expression::Formula& formula = *problem.expression.formula;
   Bounds bounds;
   if (!find_bounds(formula.graph(), formula.mask(), bounds) || !set_options(bounds, problem)) return problem;
   problem.expression.mask_is_option = true;
-  if (!formula.has_score()) problem.expression = {};
+  return problem;
+}
+
+AttentionProblem with_built_in_score(AttentionProblem problem) {
+  if (!problem.expression.formula->has_score() || problem.softcap != 0.0F) return problem;
+  if (problem.modifiers.has_bias || problem.modifiers.has_alibi) return problem;  // which come after a softcap
+  problem.softcap = softcap_of(*problem.expression.formula);
+  problem.expression.score_is_option = problem.softcap != 0.0F;
+  return problem;
+}
+
+}  // namespace
+
+AttentionProblem with_built_in_options(AttentionProblem problem) {
+  if (!problem.expression.given()) return problem;
+  problem = with_built_in_score(with_built_in_mask(std::move(problem)));
+  const ExpressionShape& shape = problem.expression;
+  const bool has_score = shape.formula->has_score() && !shape.score_is_option;
+  const bool has_mask = shape.formula->has_mask() && !shape.mask_is_option;
+  if (!has_score && !has_mask) problem.expression = {};
   return problem;
 }
 

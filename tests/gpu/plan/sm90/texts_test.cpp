@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Score and mask expressions in plans: the rule that names a text's code, options in the place of texts that say the
+// same, and that kernels compile with a text's code, without spills.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gpu/auxiliary/text_blocks.h"
+#include "gpu/choose_family.h"
+#include "gpu/plan/plan_problem.h"
+#include "gpu/plan/supported.h"
+#include "gpu/plan/text_options.h"
+#include "gpu/variant/architecture.h"
+#include "gpu/variant/text_code.h"
+#include "runtime/kernel_store.h"
+#include "runtime/pack/ptxas_report.h"
+#include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
+#include "sm90/forward_variant.h"
+#include "strobe/expression.h"
+
+namespace strobe::sm90 {
+namespace {
+
+using test::kH200;
+
+struct Text {
+  const char* name;
+  const char* score;
+  const char* mask;
+  std::vector<CaptureType> captures;
+};
+
+std::ostream& operator<<(std::ostream& out, const Text& text) { return out << text.name; }
+
+AttentionProblem problem_with(const Text& text, std::int64_t seqlen = 4096, std::int64_t head_dim = 128) {
+  AttentionProblem problem = test::problem_of(seqlen, head_dim, head_dim);
+  problem.expression.formula = ScoreFunction::parse(text.score, text.mask, text.captures)->formula();
+  return problem;
+}
+
+const CaptureType kSlope{"slope", DType::float32, 1};
+const CaptureType kDocument{"document", DType::int32, 1};
+
+TEST(TextRules, NameTheCode) {
+  const TextRule slope = gpu::text_rule(problem_with({"", "score + slope[head] * (k - q)", "", {kSlope}}));
+  EXPECT_TRUE(slope.score);
+  EXPECT_FALSE(slope.mask || slope.slope || slope.wide_slope);
+  EXPECT_EQ(slope, gpu::text_rule(problem_with({"", "score + slope[head]*(k - q)", "", {kSlope}}, 512, 64)));
+  const TextRule other = gpu::text_rule(problem_with({"", "score + slope[head] * (q - k)", "", {kSlope}}));
+  EXPECT_FALSE(other == slope);
+  EXPECT_NE(gpu::code_of(other), gpu::code_of(slope));
+  EXPECT_NE(gpu::code_of(slope).find("score_of"), std::string::npos);
+  EXPECT_EQ(gpu::code_of(TextRule{}), "");
+}
+
+TEST(TextRules, KnowHowLargeASlopeIs) {
+  const auto rule = [](const char* score) { return gpu::text_rule(problem_with({"", score, "", {kSlope}})); };
+  EXPECT_FALSE(rule("score + 1.0").slope);
+  EXPECT_TRUE(rule("30 * tanh(score / 30) + score * 0.5").slope);
+  EXPECT_FALSE(rule("30 * tanh(score / 30) + score * 0.5").wide_slope);
+  EXPECT_TRUE(rule("score * slope[head]").wide_slope);
+}
+
+TEST(TextOptions, SayWhatTextsSay) {
+  const auto planned = [](const char* score, const char* mask) {
+    return gpu::planned_problem(problem_with({"", score, mask, {kSlope}}));
+  };
+  EXPECT_EQ(planned("", "k <= q + k_len - q_len").causal, CausalMask::bottom_right);
+  EXPECT_FALSE(planned("", "k <= q").expression.given());
+  const AttentionProblem window = planned("", "k <= q && q - k < 512");
+  EXPECT_EQ(window.causal, CausalMask::bottom_right);
+  EXPECT_EQ(window.window.left, 511);
+  EXPECT_EQ(planned("30 * tanh(score / 30)", "").softcap, 30.0F);
+  const AttentionProblem both = planned("score + slope[head]", "!(k > q)");
+  EXPECT_EQ(both.causal, CausalMask::bottom_right);
+  EXPECT_TRUE(gpu::text_rule(both).score);
+  EXPECT_FALSE(gpu::text_rule(both).mask);
+}
+
+TEST(TextOptions, LeaveOtherTexts) {
+  for (const char* mask : {"k <= q || k < 512", "k < q * 2", "k <= q && (q - k) % 4 == 0", "k < 100", "k > q"}) {
+    const AttentionProblem planned = gpu::planned_problem(problem_with({"", "", mask, {}}));
+    EXPECT_TRUE(gpu::text_rule(planned).mask) << mask;
+    EXPECT_EQ(planned.causal, CausalMask::none) << mask;
+    EXPECT_EQ(planned.modifiers.block_size, 128) << mask;
+  }
+  AttentionProblem longer = problem_with({"", "", "k <= q", {}});
+  longer.seqlen_k = 2 * longer.seqlen_q;
+  longer.total_k = longer.batch * longer.seqlen_k;
+  EXPECT_EQ(gpu::planned_problem(longer).causal, CausalMask::top_left);
+  EXPECT_EQ(gpu::planned_problem(problem_with({"", "30 * tanh(score / 20)", "", {}})).softcap, 0.0F);
+}
+
+TEST(Texts, OtherLengthsAreTheSameKernel) {
+  const Text text{"", "score + slope[head] * (k - q)", "document[k] == document[q]", {kSlope, kDocument}};
+  const auto variant = [&](std::int64_t seqlen) {
+    return forward_variant(*forward_config(gpu::planned_problem(problem_with(text, seqlen)), kH200));
+  };
+  EXPECT_EQ(variant(4096).expression, variant(3000).expression);
+  EXPECT_EQ(variant(4096).code, variant(3000).code);
+}
+
+TEST(Texts, WithWhatTheyCannotBe) {
+  AttentionProblem problem = problem_with({"", "score + slope[head]", "", {kSlope}});
+  EXPECT_TRUE(gpu::check_texts(problem).ok());
+  problem.row_invariant = true;
+  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
+  problem.row_invariant = false;
+  problem.pass = Pass::backward;
+  problem.dropout = 0.1F;
+  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
+  problem.dropout = 0.0F;
+  problem.expression.gradients = 1;
+  EXPECT_TRUE(gpu::check_texts(problem).ok());
+  problem.deterministic = true;
+  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
+}
+
+const std::vector<Text> kTexts{
+    {"alibi", "score + slope[head] * (k - q)", "", {kSlope}},
+    {"relative_bias", "score + bias[head][q - k + q_len - 1]", "", {{"bias", DType::float32, 2}}},
+    {"tanh_and_more", "30 * tanh(score / 30) + 0.1 * score", "k <= q || k < 512", {}},
+    {"temperature", "score * slope[head]", "", {kSlope}},
+    {"document", "", "k <= q && document[k] == document[q]", {kDocument}},
+};
+
+class Sm90Texts : public testing::TestWithParam<Text> {
+ protected:
+  void SetUp() override {
+    const char* const path = std::getenv("STROBE_NVRTC");
+    if (path == nullptr) GTEST_SKIP() << "this build has no NVRTC";
+    Result<std::unique_ptr<const runtime::Nvrtc>> opened = runtime::Nvrtc::open(path);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    nvrtc_ = std::move(*opened);
+  }
+
+  void expect_compiles(const runtime::Variant& variant) const {
+    std::string log;
+    const Result<std::string> image = runtime::kernel_store().compile(variant, *nvrtc_, &log);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
+    ASSERT_TRUE(report.has_value()) << log;
+    EXPECT_FALSE(report->wgmma_serialized) << variant.name << '\n' << log;
+    EXPECT_EQ(report->spill_bytes, 0) << variant.name << '\n' << log;
+  }
+
+ private:
+  std::unique_ptr<const runtime::Nvrtc> nvrtc_;
+};
+
+TEST_P(Sm90Texts, Compile) {
+  AttentionProblem problem = problem_with(GetParam());
+  const AttentionProblem forward = gpu::planned_problem(problem);
+  expect_compiles(forward_variant(*forward_config(forward, kH200)));
+  if (gpu::takes_text_blocks(forward)) expect_compiles(gpu::text_blocks_variant(forward, gpu::kSm90a));
+  problem.pass = Pass::backward;
+  problem.expression.gradients = problem.expression.formula->reads().empty() ? 0 : 1;
+  const backward::Config config = *backward_config(gpu::planned_problem(problem));
+  expect_compiles(backward_variant(config));
+  if (problem.expression.gradients != 0) expect_compiles(capture_gradient_variant(capture_gradient_config(config)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90Texts, testing::ValuesIn(kTexts),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+}  // namespace
+}  // namespace strobe::sm90
