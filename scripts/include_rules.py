@@ -24,7 +24,12 @@ ALLOWED = {
     # The enumeration of elements and the rule are plain constexpr C++, which everything else is written for.
     "src/kernels/ptx": ["src/kernels/math/element.h"],
     "src/kernels/math": ["src/kernels/ptx"],
-    "src/kernels/sequence": ["src/kernels/expression/captures.h", "src/kernels/score/rule.h", "src/kernels/math", "src/kernels/ptx"],
+    "src/kernels/sequence": [
+        "src/kernels/expression/captures.h",
+        "src/kernels/score/rule.h",
+        "src/kernels/math",
+        "src/kernels/ptx",
+    ],
     "src/kernels/score": SHARED_BY_SCORES,
     # The softmax knows no modifier of scores, and these know neither it nor where they are applied.
     "src/kernels/score/softmax.h": [
@@ -53,7 +58,14 @@ ALLOWED = {
     },
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
     "src/reference": [PUBLIC, "src/call", "src/expression", "src/kernels/math/philox.h"],
-    "src/cpu": [PUBLIC, "src/call", "src/expression", "src/kernels/expression/range.h", "src/engine/engine.h", "src/kernels/math/philox.h"],
+    "src/cpu": [
+        PUBLIC,
+        "src/call",
+        "src/expression",
+        "src/kernels/expression/range.h",
+        "src/engine/engine.h",
+        "src/kernels/math/philox.h",
+    ],
     # Of device code, the headers that are plain constexpr C++: host and kernel agree on sizes by including the same.
     "src/gpu": [
         PUBLIC,

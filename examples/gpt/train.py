@@ -110,7 +110,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument(
-        "--relative-bias", type=int, default=0, metavar="REACH", help="distances that have a learned bias, in every head"
+        "--relative-bias",
+        type=int,
+        default=0,
+        metavar="REACH",
+        help="distances that have a learned bias, in every head",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")

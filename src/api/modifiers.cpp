@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "api/expression.h"
 #include "call/limits.h"
 
 namespace strobe::api {
@@ -107,7 +108,8 @@ Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem) {
   return first_failure([&] { return read_alibi({"alibi_slopes", given.alibi_slopes}, problem); },
                        [&] { return read_bias({"bias", given.bias}, problem); },
                        [&] { return read_sink({"sink", given.sink}, problem); },
-                       [&] { return read_block_mask({"block_mask", given.block_mask}, given.block_size, problem); });
+                       [&] { return read_block_mask({"block_mask", given.block_mask}, given.block_size, problem); },
+                       [&] { return read_expression(given, problem); });
 }
 
 Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {

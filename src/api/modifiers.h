@@ -8,7 +8,8 @@
 
 namespace strobe::api {
 
-/// Shapes, dtypes, strides and devices of what is given; fills problem.modifiers. The problem's extents must be there.
+/// Shapes, dtypes, strides and devices of what is given; fills problem.modifiers and problem.expression. The problem's
+/// extents must be there.
 Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem);
 
 /// What of the options does not go with offsets, where those are given.

@@ -365,7 +365,6 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
                            [&] { return check_distinct_elements({"lse", a.lse}); });
   }
   if (status.ok()) status = read_modifiers(a.modifiers, *problem);
-  if (status.ok()) status = read_expression(a.modifiers, *problem);
   if (status.ok()) status = read_tree_mask({"tree_mask", a.tree_mask}, *problem);
   if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
   if (status.ok() && eight_bit) status = read_eight_bit(a, *problem);
@@ -391,8 +390,8 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
       [&] { return maker.check_output({"dq", a.dq}, maker.q(), d, maker.query_axes()); },
       [&] { return maker.check_output({"dk", a.dk}, maker.k(), d, maker.key_axes()); },
       [&] { return maker.check_output({"dv", a.dv}, maker.v(), dv, maker.value_axes()); },
-      [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return read_expression(a.modifiers, *problem); },
-      [&] { return check_modifier_gradients(a, *problem); }, [&] { return read_capture_gradients(a, *problem); });
+      [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return check_modifier_gradients(a, *problem); },
+      [&] { return read_capture_gradients(a, *problem); });
   if (!status.ok()) return status;
   problem->has_d_lse = a.d_lse.given();
   problem->wants_d_bias = a.d_bias.given();

@@ -59,7 +59,7 @@ class Tensors {  // NOLINT(cppcoreguidelines-pro-type-member-init): to clear the
   static constexpr std::size_t kMost =
       std::max({tensor_count<ForwardArguments>(), tensor_count<BackwardArguments>(), tensor_count<JvpArguments>(),
                 tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()}) +
-      2 * kMaxCaptures;  // and their gradients
+      2 * kMaxCaptures;                // and their gradients
   std::array<Tensor, kMost> tensors_;  // the first count_ have values
   std::size_t count_ = 0;
   std::size_t first_output_ = 0;
@@ -87,14 +87,12 @@ Status check_tensors(const Arguments& arguments) {
     });
     return failure;
   };
-  return first_failure([&] { return check_each_tensor(arguments, add_input); },
-                       [&] { return add_captured(add_input); },
+  return first_failure([&] { return check_each_tensor(arguments, add_input); }, [&] { return add_captured(add_input); },
                        [&] {
                          tensors.end_inputs();
                          return check_each_tensor(arguments, add_output);
                        },
-                       [&] { return add_captured(add_output); },
-                       [&] { return tensors.check_outputs_apart(); });
+                       [&] { return add_captured(add_output); }, [&] { return tensors.check_outputs_apart(); });
 }
 
 }  // namespace

@@ -59,9 +59,9 @@ constexpr auto fields_of(const AttentionProblem&) {
                     field("log_length", &P::log_length), field("dropout", &P::dropout),
                     field("deterministic", &P::deterministic), field("row_invariant", &P::row_invariant),
                     field("modifiers", &P::modifiers), field("eight_bit", &P::eight_bit), field("stored", &P::stored),
-                    field("expression", &P::expression), field("wants_lse", &P::wants_lse), field("wants_max_logits", &P::wants_max_logits),
-                    field("has_d_lse", &P::has_d_lse), field("wants_d_bias", &P::wants_d_bias),
-                    field("wants_d_sink", &P::wants_d_sink));
+                    field("expression", &P::expression), field("wants_lse", &P::wants_lse),
+                    field("wants_max_logits", &P::wants_max_logits), field("has_d_lse", &P::has_d_lse),
+                    field("wants_d_bias", &P::wants_d_bias), field("wants_d_sink", &P::wants_d_sink));
 }
 
 }  // namespace strobe

@@ -135,9 +135,9 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
     ForwardTask task = task_of(place.sequence, place.head);
-    task.expression = modifiers.expression(plan.expressions.get(), place.sequence,
-                                           &place.sequence - batch.sequences.data(), place.head,
-                                           workspace.expressions_of(worker));
+    task.expression =
+        modifiers.expression(plan.expressions.get(), place.sequence, &place.sequence - batch.sequences.data(),
+                             place.head, workspace.expressions_of(worker));
     task.row_begin = place.block * plan.tiles.block_m;
     task.row_end = std::min(task.row_begin + plan.tiles.block_m, task.row_end);
     run_block(task, place.sequence, place.head, workspace.scratch_of(worker));

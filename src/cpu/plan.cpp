@@ -121,11 +121,12 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
     return plan.bfloat16_serves() ? bf16::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
                                   : ForwardScratch(nullptr, d, dv, stored, plan.tiles, machine.kernels).arena.bytes();
   }
-  return plan.bfloat16_serves() ? std::max(bf16::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes(),
-                                           bf16::NormalizerScratch(nullptr, d).arena.bytes())
-                                : std::max(BackwardScratch(nullptr, d, dv, problem.expression.given(), plan.tiles, machine.kernels)
-                                               .arena.bytes(),
-                                           NormalizerScratch(nullptr, d, machine.kernels).arena.bytes());
+  return plan.bfloat16_serves()
+             ? std::max(bf16::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes(),
+                        bf16::NormalizerScratch(nullptr, d).arena.bytes())
+             : std::max(BackwardScratch(nullptr, d, dv, problem.expression.given(), plan.tiles, machine.kernels)
+                            .arena.bytes(),
+                        NormalizerScratch(nullptr, d, machine.kernels).arena.bytes());
 }
 
 std::string_view unit_text(bf16::Unit unit) {

@@ -28,14 +28,14 @@ struct CallPlan {
   bf16::Unit bfloat16 = bf16::Unit::none;  // of the bfloat16 kernels, which round P and dS; none: the vector kernels
   FewQueriesPlan few_queries;              // serves() the call, or else `tiles` do
   Tiles tiles;
-  std::int64_t row_blocks = 0;      // bound on the blocks of query rows over batch and heads
-  std::int64_t key_blocks = 0;      // bound on the blocks of keys of one sequence
-  std::int64_t key_tasks = 0;       // the same over batch and key heads
-  bool whole_sequences = false;     // backward: one task a sequence and key head does all that its heads need
-  std::int64_t dq_blocks = 0;       // blocks of query rows that dQ sums are kept for
-  std::int64_t dq_rows = 0;         // of a block of query rows in the dQ sums, padded
-  std::int64_t dq_columns = 0;      // head_dim, padded
-  std::size_t worker_bytes = 0;     // scratch memory of each worker
+  std::int64_t row_blocks = 0;   // bound on the blocks of query rows over batch and heads
+  std::int64_t key_blocks = 0;   // bound on the blocks of keys of one sequence
+  std::int64_t key_tasks = 0;    // the same over batch and key heads
+  bool whole_sequences = false;  // backward: one task a sequence and key head does all that its heads need
+  std::int64_t dq_blocks = 0;    // blocks of query rows that dQ sums are kept for
+  std::int64_t dq_rows = 0;      // of a block of query rows in the dQ sums, padded
+  std::int64_t dq_columns = 0;   // head_dim, padded
+  std::size_t worker_bytes = 0;  // scratch memory of each worker
   std::shared_ptr<const CallExpressions> expressions;  // null: the call has none
 
   std::int64_t expression_bytes() const { return expressions == nullptr ? 0 : expressions->bytes(); }  // a worker

@@ -23,8 +23,8 @@ inline std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
 
 inline double truncated(double value) {
   if (std::isnan(value)) return 0.0;
-  return std::trunc(std::clamp<double>(value, std::numeric_limits<std::int32_t>::min(),
-                                       std::numeric_limits<std::int32_t>::max()));
+  return std::trunc(
+      std::clamp<double>(value, std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()));
 }
 
 /// The value of `node`, which is neither a literal, a variable nor a load, from its operands' values; `operand_type` is

@@ -106,7 +106,8 @@ class Differentiate {
       case Op::tanh: return times(adjoint, one_less(graph_.add(Op::multiply, id, id)));
       case Op::sigmoid: return times(adjoint, graph_.add(Op::multiply, id, one_less(id)));
       case Op::sqrt: return scaled(Op::divide, times(adjoint, 0.5), id);
-      case Op::rsqrt: return times(times(adjoint, graph_.add(Op::multiply, id, graph_.add(Op::multiply, id, id))), -0.5);
+      case Op::rsqrt:
+        return times(times(adjoint, graph_.add(Op::multiply, id, graph_.add(Op::multiply, id, id))), -0.5);
       case Op::sin: return times(adjoint, graph_.add(Op::cos, x));
       case Op::cos: return times(adjoint, graph_.add(Op::negate, graph_.add(Op::sin, x)));
       default: return graph_.real(0.0);

@@ -11,9 +11,9 @@
 namespace strobe::expression {
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;           // of a float32 operation
+constexpr double kRoundoff = 0x1p-24;             // of a float32 operation
 constexpr double kFunctionError = 8 * kRoundoff;  // 4 units in the last place
-constexpr double kTiny = 0x1p-126;              // results below may be flushed to 0
+constexpr double kTiny = 0x1p-126;                // results below may be flushed to 0
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double loaded(const Node& node, std::span<const double> x, const Point& point) {
@@ -71,7 +71,8 @@ double inherited(const Node& node, double value, std::span<const Bounded> x) {
     case Op::maximum: return std::max(a.error, b.error);
     case Op::exp: return value * std::expm1(a.error);
     case Op::exp2: return value * std::expm1(a.error * std::numbers::ln2);
-    case Op::log: return a.error < std::abs(a.value) ? -std::log1p(-a.error / std::abs(a.value)) : carried(kInfinity, a.error);
+    case Op::log:
+      return a.error < std::abs(a.value) ? -std::log1p(-a.error / std::abs(a.value)) : carried(kInfinity, a.error);
     case Op::sqrt: return a.value > 0.0 ? std::min(a.error / value, std::sqrt(a.error)) : std::sqrt(a.error);
     case Op::rsqrt: {
       const double smallest = a.value - a.error;
@@ -112,7 +113,8 @@ double discrete_error(const Node& node, Type operand, double value, std::span<co
     case Op::logical_and: return (x[0].error == 0 && x[0].value == 0) || (x[1].error == 0 && x[1].value == 0) ? 0 : 1;
     case Op::logical_or: return (x[0].error == 0 && x[0].value != 0) || (x[1].error == 0 && x[1].value != 0) ? 0 : 1;
     case Op::logical_not: return 1.0;
-    case Op::to_integer: return truncated(x[0].value - x[0].error) == truncated(x[0].value + x[0].error) ? 0.0 : kInfinity;
+    case Op::to_integer:
+      return truncated(x[0].value - x[0].error) == truncated(x[0].value + x[0].error) ? 0.0 : kInfinity;
     default: return std::isnan(value) ? 0.0 : kInfinity;
   }
 }
@@ -135,9 +137,8 @@ std::vector<Value> in_order(const Graph& graph, std::span<const Id> ids, const E
 }  // namespace
 
 std::vector<double> evaluate(const Graph& graph, std::span<const Id> ids, const Point& point) {
-  return in_order<double>(graph, ids, [&](const Node& node, std::span<const double> x) {
-    return value_of(graph, node, x, point);
-  });
+  return in_order<double>(graph, ids,
+                          [&](const Node& node, std::span<const double> x) { return value_of(graph, node, x, point); });
 }
 
 std::vector<Bounded> evaluate_bounded(const Graph& graph, std::span<const Id> ids, const Point& point) {
@@ -150,7 +151,9 @@ std::vector<Bounded> evaluate_bounded(const Graph& graph, std::span<const Id> id
     }
     if (node.op == Op::select) {
       const Bounded result = chosen(x);
-      return {value, node.type == Type::real || result.error == 0.0 ? result.error : node.type == Type::boolean ? 1.0 : kInfinity};
+      return {value, node.type == Type::real || result.error == 0.0 ? result.error
+                     : node.type == Type::boolean                   ? 1.0
+                                                                    : kInfinity};
     }
     if (node.type != Type::real) {
       const Type operand = node.count == 0 ? node.type : graph[node.children[0]].type;

@@ -17,7 +17,8 @@ constexpr std::size_t kMostDerived = 4096;  // nodes with all derivatives
 Status check_name(std::span<const Capture> captures, const Capture& capture) {
   const std::string& name = capture.name;
   const auto is_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
-  const bool word = !name.empty() && std::ranges::all_of(name, is_word) && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
+  const bool word =
+      !name.empty() && std::ranges::all_of(name, is_word) && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
   const auto fail = [&](std::string_view why) {
     return Status(StatusCode::invalid_argument, fmt::format("captures: `{}` {}", name, why));
   };
@@ -46,7 +47,7 @@ Status check_name(std::span<const Capture> captures, const Capture& capture) {
 
 /// How an integer depends on q and k.
 struct Dependence {
-  double q = 0, k = 0;   // its coefficients where it is linear in both
+  double q = 0, k = 0;  // its coefficients where it is linear in both
   bool linear = true;
   bool diagonal = true;  // it depends on k - q alone, if on either
 };
@@ -66,12 +67,12 @@ std::vector<Dependence> dependences(const Graph& graph) {
     } else if (node.op == Op::add) {
       mine = {.q = of(0).q + of(1).q, .k = of(0).k + of(1).k, .linear = of(0).linear && of(1).linear};
     } else {
-      mine.linear = std::ranges::all_of(node.inputs(), [&](Id child) {
-        return all[child].linear && all[child].q == 0 && all[child].k == 0;
-      });
+      mine.linear = std::ranges::all_of(
+          node.inputs(), [&](Id child) { return all[child].linear && all[child].q == 0 && all[child].k == 0; });
     }
-    mine.diagonal = (mine.linear && mine.q == -mine.k) ||
-                    (node.count > 0 && std::ranges::all_of(node.inputs(), [&](Id child) { return all[child].diagonal; }));
+    mine.diagonal =
+        (mine.linear && mine.q == -mine.k) ||
+        (node.count > 0 && std::ranges::all_of(node.inputs(), [&](Id child) { return all[child].diagonal; }));
   }
   return all;
 }

@@ -53,9 +53,9 @@ class Formula {
 
   /// Simplified, with the derivatives.
   const Graph& graph() const { return graph_; }
-  Id score() const { return *score_; }         // the new score
-  Id mask() const { return *mask_; }           // whether the key is seen
-  Id slope() const { return slope_; }          // of the new score by the score
+  Id score() const { return *score_; }  // the new score
+  Id mask() const { return *mask_; }    // whether the key is seen
+  Id slope() const { return slope_; }   // of the new score by the score
   const std::vector<Read>& reads() const { return reads_; }
 
   /// As written, for the reference.

@@ -20,8 +20,8 @@ enum class Type : std::uint8_t { boolean, integer, real };
 
 enum class Op : std::uint8_t {
   literal,
-  variable,  // Node::which is a Variable
-  load,      // an element of capture Node::which at the children's indices; outside of it 0
+  variable,    // Node::which is a Variable
+  load,        // an element of capture Node::which at the children's indices; outside of it 0
   to_integer,  // towards 0, saturating; 0 of what is not a number
   to_real,
   negate,

@@ -71,8 +71,8 @@ Result<std::vector<Token>> tokenize(const Source& source) {
       while (end < text.size() && (is_letter(text[end]) || is_digit(text[end]))) ++end;
       kind = TokenKind::name;
     } else {
-      const auto* const symbol = std::ranges::find_if(
-          kSymbols, [&](std::string_view one) { return text.substr(at, one.size()) == one; });
+      const auto* const symbol =
+          std::ranges::find_if(kSymbols, [&](std::string_view one) { return text.substr(at, one.size()) == one; });
       if (symbol == kSymbols.end()) {
         const bool printable = c > ' ' && c < '\x7f';
         return error_at(source, at + 1,

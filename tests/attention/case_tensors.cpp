@@ -49,10 +49,9 @@ void forget_rows(GuardedTensor& tensor, const std::vector<char>& used) {
 void mark_head(const AttentionCase& attention, const ForwardArguments& arguments, const reference::SequenceRows& rows,
                std::int64_t head, Used& used) {
   const std::int64_t head_kv = head / (attention.heads_q / attention.heads_kv);
-  const auto modifiers =
-      reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows, head, attention.heads_q,
-                               attention.heads_kv)
-          .with_tree(arguments.tree_mask, rows.first_q);
+  const auto modifiers = reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows, head,
+                                                  attention.heads_q, attention.heads_kv)
+                             .with_tree(arguments.tree_mask, rows.first_q);
   const auto& shape = arguments.modifiers.bias.shape;
   const std::int64_t plane =
       (shape[0] == 1 ? 0 : rows.sequence) * shape[1] + (shape[1] == 1 ? 0 : head);  // of the bias

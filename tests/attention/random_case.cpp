@@ -215,9 +215,8 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     attention.random.heads = attention.random.first_head + attention.heads_q + random.integer(0, 3);
   }
   if (limits.text && random.chance(0.25)) {
-    attention.text = random_text({attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows,
-                                  attention.k.rows},
-                                 random);
+    attention.text = random_text(
+        {attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows, attention.k.rows}, random);
     // Most texts make no number of an infinite score.
     if (attention.bias && !attention.text->score.empty()) attention.bias->hidden = 0.0;
   }

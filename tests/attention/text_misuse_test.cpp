@@ -95,8 +95,7 @@ TEST(TextMisuse, AJvpIsUnsupported) {
   JvpArguments arguments{.q = forward.q, .k = forward.k, .v = forward.v, .modifiers = forward.modifiers};
   const Status status = jvp(arguments);
   EXPECT_EQ(status.code(), kUnsupported);
-  EXPECT_EQ(status.message(),
-            "modifiers.function is given: no engine has the JVP of a score that a text says");
+  EXPECT_EQ(status.message(), "modifiers.function is given: no engine has the JVP of a score that a text says");
 }
 
 }  // namespace

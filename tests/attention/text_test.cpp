@@ -74,9 +74,9 @@ void expect_like_the_option(const TextCase& text, const std::function<void(Atten
     ASSERT_TRUE(forward(tensors->forward_arguments(), options).ok());
     ASSERT_TRUE(backward(tensors->backward_arguments(), options).ok());
   }
-  for (const auto& [mine, theirs] : {std::pair(&one.o, &other.o), std::pair(&one.lse, &other.lse),
-                                     std::pair(&one.dq, &other.dq), std::pair(&one.dk, &other.dk),
-                                     std::pair(&one.dv, &other.dv)}) {
+  for (const auto& [mine, theirs] :
+       {std::pair(&one.o, &other.o), std::pair(&one.lse, &other.lse), std::pair(&one.dq, &other.dq),
+        std::pair(&one.dk, &other.dk), std::pair(&one.dv, &other.dv)}) {
     for (std::int64_t i = 0; i < mine->size(); ++i) ASSERT_NEAR(mine->get(i), theirs->get(i), 2e-4) << i;
   }
 }
@@ -85,23 +85,25 @@ void nothing(CaseTensors&) {}
 double none(std::int64_t) { return 0.0; }
 
 TEST(TextAndOption, SoftcapIsATanh) {
-  expect_like_the_option({"15 * tanh(score / 15)", "", {}}, [](AttentionCase& a) { a.options.softcap = 15.0F; }, none,
-                         nothing);
+  expect_like_the_option(
+      {"15 * tanh(score / 15)", "", {}}, [](AttentionCase& a) { a.options.softcap = 15.0F; }, none, nothing);
 }
 
 TEST(TextAndOption, AlibiIsADistance) {
   const auto slope = [](std::int64_t head) { return std::exp2(-static_cast<double>(head)); };
-  expect_like_the_option({"score - slope[head] * abs(k - q)", "", {{{"slope", DType::float32, 1}, {4}}}},
-                         [](AttentionCase& a) { a.alibi = Alibi::per_head; }, slope, [&](CaseTensors& tensors) {
-                           for (std::int64_t i = 0; i < 4; ++i) tensors.alibi_slopes.set(i, slope(i));
-                         });
+  expect_like_the_option(
+      {"score - slope[head] * abs(k - q)", "", {{{"slope", DType::float32, 1}, {4}}}},
+      [](AttentionCase& a) { a.alibi = Alibi::per_head; }, slope,
+      [&](CaseTensors& tensors) {
+        for (std::int64_t i = 0; i < 4; ++i) tensors.alibi_slopes.set(i, slope(i));
+      });
 }
 
 TEST(TextAndOption, CausalMasksAndWindowsAreComparisons) {
-  expect_like_the_option({"", "k <= q", {}}, [](AttentionCase& a) { a.options.causal = CausalMask::bottom_right; },
-                         none, nothing);
-  expect_like_the_option({"", "abs(q - k) <= 20", {}}, [](AttentionCase& a) { a.options.window = {20, 20}; }, none,
-                         nothing);
+  expect_like_the_option(
+      {"", "k <= q", {}}, [](AttentionCase& a) { a.options.causal = CausalMask::bottom_right; }, none, nothing);
+  expect_like_the_option(
+      {"", "abs(q - k) <= 20", {}}, [](AttentionCase& a) { a.options.window = {20, 20}; }, none, nothing);
   expect_like_the_option({"", "q / 32 == k / 32", {}}, [](AttentionCase& a) { a.options.chunk = 32; }, none, nothing);
 }
 

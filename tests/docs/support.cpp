@@ -249,6 +249,15 @@ std::vector<Row> rows() {
            {alibi, both(sink, [](Calls& calls) { calls.backward.d_sink = out(DType::float32, {kHeads}); }),
             both(bias, [](Calls& calls) { calls.backward.d_bias = out(DType::float32, {1, kHeads, kRows, kRows}); })})},
       {"dropout; block-sparse masks", all_of({dropout, block_mask})},
+      {"[score and mask expressions](docs/expressions.md), with gradients of what they read", with([](Calls& calls) {
+         static const Result<ScoreFunction> function =
+             ScoreFunction::parse("score + slope[head] * (k - q)", "k <= q", {{"slope", DType::float32, 1}});
+         static const ConstTensorView captures[] = {in(DType::float32, {kHeads})};
+         static const TensorView gradients[] = {out(DType::float32, {kHeads})};
+         calls.forward.modifiers.function = calls.backward.modifiers.function = &*function;
+         calls.forward.modifiers.captures = calls.backward.modifiers.captures = captures;
+         calls.backward.d_captures = gradients;
+       })},
       {"LSE and its gradient", with([](Calls& calls) {
          calls.forward.lse = out(DType::float32, {kBatch, kHeads, kRows});
          calls.backward.d_lse = in(DType::float32, {kBatch, kHeads, kRows});

@@ -24,8 +24,8 @@ std::shared_ptr<const Formula> parsed(const std::string& score) {
 
 double value_of(const Formula& formula, expression::Id id, const Point& point) {
   const auto ids = expression::reachable(formula.graph(), std::array{id});
-  return expression::evaluate(formula.graph(), ids, point)[static_cast<std::size_t>(
-      std::ranges::lower_bound(ids, id) - ids.begin())];
+  return expression::evaluate(formula.graph(), ids,
+                              point)[static_cast<std::size_t>(std::ranges::lower_bound(ids, id) - ids.begin())];
 }
 
 Point with_score(Point point, double score) {

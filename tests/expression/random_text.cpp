@@ -11,7 +11,9 @@ namespace {
 
 using expression::Variable;
 
-std::string binary(const char* op, const std::string& a, const std::string& b) { return fmt::format("({} {} {})", a, op, b); }
+std::string binary(const char* op, const std::string& a, const std::string& b) {
+  return fmt::format("({} {} {})", a, op, b);
+}
 
 double element(int capture, std::span<const std::int64_t> indices, std::uint64_t seed) {
   std::uint64_t hash = seed ^ static_cast<std::uint64_t>(capture) * 0x9E3779B97F4A7C15U;
@@ -75,7 +77,8 @@ std::string random_real(Random& random, int depth) {
   if (depth == 0 || random.chance(0.15)) {
     if (random.chance(0.4)) return "score";
     if (random.chance(0.4)) return fmt::format("{:.3f}", 0.1 + 2.0 * random.uniform());
-    return random.one_of<std::string>({"vector[head]", "matrix[head][k - q + 5]", "matrix[q % 7][k % 5]", "vector[k / 4]"});
+    return random.one_of<std::string>(
+        {"vector[head]", "matrix[head][k - q + 5]", "matrix[q % 7][k % 5]", "vector[k / 4]"});
   }
   const auto next = [&] { return random_real(random, depth - 1); };
   switch (random.integer(0, 13)) {
@@ -98,7 +101,9 @@ std::string random_real(Random& random, int depth) {
 
 expression::Point random_point(Random& random) {
   expression::Point point;
-  const auto set = [&](Variable variable, double value) { point.variables[static_cast<std::size_t>(variable)] = value; };
+  const auto set = [&](Variable variable, double value) {
+    point.variables[static_cast<std::size_t>(variable)] = value;
+  };
   set(Variable::score, static_cast<float>(2.0 * random.normal()));
   for (const Variable variable : {Variable::q, Variable::k}) set(variable, static_cast<double>(random.integer(0, 31)));
   set(Variable::head, static_cast<double>(random.integer(0, 3)));

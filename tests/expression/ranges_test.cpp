@@ -46,8 +46,8 @@ TEST(Ranges, HoldEveryValueOfRandomMasks) {
     const auto low = [&] { return random.integer(0, 24); };
     const Range q{low(), low() + 7};
     const Range k{low(), low() + 7};
-    TileRanges tile = tile_of({std::min(q.low, q.high), std::max(q.low, q.high)},
-                              {std::min(k.low, k.high), std::max(k.low, k.high)});
+    TileRanges tile =
+        tile_of({std::min(q.low, q.high), std::max(q.low, q.high)}, {std::min(k.low, k.high), std::max(k.low, k.high)});
     for (const Variable variable : {Variable::head, Variable::head_kv, Variable::batch}) {
       const auto at = static_cast<std::size_t>(variable);
       tile.variables[at] = expression::just(static_cast<long long>(point.variables[at]));
@@ -62,8 +62,8 @@ TEST(Ranges, HoldEveryValueOfRandomMasks) {
       within(Variable::q);
       within(Variable::k);
       const bool shown = mask_at(**formula, point);
-      ASSERT_TRUE(shown ? range.high == 1 : range.low == 0) << mask << " at q " << point.variables[1] << " k "
-                                                            << point.variables[2];
+      ASSERT_TRUE(shown ? range.high == 1 : range.low == 0)
+          << mask << " at q " << point.variables[1] << " k " << point.variables[2];
     }
   }
   EXPECT_GT(decided, 300);

@@ -52,7 +52,9 @@ class PanelRun {
 
  private:
   std::int64_t part_rows() const { return std::max<std::int64_t>(kPartElements / panel_.width, 1); }
-  void* slot(int index) const { return task_.memory + index * kPartElements * static_cast<std::int64_t>(sizeof(float)); }
+  void* slot(int index) const {
+    return task_.memory + index * kPartElements * static_cast<std::int64_t>(sizeof(float));
+  }
   std::int32_t* integers(int index) const { return static_cast<std::int32_t*>(slot(index)); }
 
   std::int64_t elements(Extent extent, std::int64_t rows) const {
@@ -172,7 +174,8 @@ TileVisibility tile_visibility(const ExpressionTask& task, const ExpressionPanel
   };
   set(Variable::q, task.first_position + first.position, task.first_position + last.position);
   set(Variable::k, task.first_key + panel.key, task.first_key + panel.key + panel.keys - 1);
-  set(Variable::head, task.head + (one_position ? first.head : 0), task.head + (one_position ? last.head : panel.group - 1));
+  set(Variable::head, task.head + (one_position ? first.head : 0),
+      task.head + (one_position ? last.head : panel.group - 1));
   set(Variable::head_kv, task.head_kv, task.head_kv);
   set(Variable::batch, task.batch, task.batch);
   set(Variable::q_len, task.q_len, task.q_len);

@@ -23,19 +23,19 @@ struct CallExpressions {
   std::int64_t bytes() const;
 
   std::shared_ptr<const expression::Formula> formula;
-  ExpressionProgram scores;     // new score and mask, of what the formula has; in a backward keys are across
-  ExpressionProgram slopes;     // a backward's: score, slope and mask
-  ExpressionProgram gradients;  // a backward's: of each read in `reads` the derivative and the indices
-  std::vector<expression::Read> reads;        // of captures whose gradient is wanted
-  std::vector<expression::Id> mask_nodes;     // in order
+  ExpressionProgram scores;                // new score and mask, of what the formula has; in a backward keys are across
+  ExpressionProgram slopes;                // a backward's: score, slope and mask
+  ExpressionProgram gradients;             // a backward's: of each read in `reads` the derivative and the indices
+  std::vector<expression::Read> reads;     // of captures whose gradient is wanted
+  std::vector<expression::Id> mask_nodes;  // in order
 };
 
 /// The expressions of a call as one task evaluates them.
 struct ExpressionTask {
-  const CallExpressions* call = nullptr;     // null: there are none
+  const CallExpressions* call = nullptr;  // null: there are none
   const ConstTensorView* captures = nullptr;
-  const TensorView* d_captures = nullptr;    // a backward's: where gradients are wanted
-  std::byte* memory = nullptr;               // CallExpressions::bytes(), 64-byte aligned, the worker's
+  const TensorView* d_captures = nullptr;  // a backward's: where gradients are wanted
+  std::byte* memory = nullptr;             // CallExpressions::bytes(), 64-byte aligned, the worker's
   std::int32_t batch = 0;
   std::int32_t head = 0;  // the group's first
   std::int32_t head_kv = 0;
@@ -50,8 +50,8 @@ struct ExpressionTask {
 
 /// Pairs of query rows and keys: rows of the array `along` memory, `width` elements across.
 struct ExpressionPanel {
-  std::int64_t row = 0;    // row = position * group + head
-  std::int64_t rows = 0;   // that exist; what lies behind them is computed and never read
+  std::int64_t row = 0;   // row = position * group + head
+  std::int64_t rows = 0;  // that exist; what lies behind them is computed and never read
   std::int64_t group = 1;
   std::int64_t key = 0;
   std::int64_t keys = 0;   // likewise

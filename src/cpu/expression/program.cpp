@@ -45,7 +45,11 @@ class Compile {
     Extent extent = Extent::one;
     if (node.op == Op::variable) extent = extent_of(static_cast<Variable>(node.which), program_.order);
     for (const Id child : node.inputs()) extent = united(extent, extents_[child]);
-    ExpressionStep step{.op = node.op, .type = node.type, .extent = extent, .which = node.which, .count = node.count,
+    ExpressionStep step{.op = node.op,
+                        .type = node.type,
+                        .extent = extent,
+                        .which = node.which,
+                        .count = node.count,
                         .value = node.value};
     if (node.count > 0) step.operand_type = graph_[node.children[node.count - 1]].type;
     for (std::size_t i = 0; i < node.count; ++i) step.operands[i] = expanded(node.children[i], extent);
@@ -59,7 +63,11 @@ class Compile {
     if (from == extent) return slots_[id];
     std::optional<int>& slot = expanded_[{id, extent}];
     if (!slot) {
-      slot = push({.type = graph_[id].type, .extent = extent, .expands = true, .from = from, .count = 1,
+      slot = push({.type = graph_[id].type,
+                   .extent = extent,
+                   .expands = true,
+                   .from = from,
+                   .count = 1,
                    .operands = {slots_[id]}});
     }
     return *slot;

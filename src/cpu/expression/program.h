@@ -21,10 +21,10 @@ struct ExpressionStep {
   expression::Type type = expression::Type::real;          // of the result
   expression::Type operand_type = expression::Type::real;  // of the last operand
   Extent extent = Extent::one;
-  bool expands = false;  // the operand, of a smaller extent, to this one
-  Extent from = Extent::one;  // where it expands
-  std::uint8_t which = 0;     // of variables and captures
-  std::uint8_t count = 0;     // of operands
+  bool expands = false;                                   // the operand, of a smaller extent, to this one
+  Extent from = Extent::one;                              // where it expands
+  std::uint8_t which = 0;                                 // of variables and captures
+  std::uint8_t count = 0;                                 // of operands
   std::array<int, expression::kMostChildren> operands{};  // slots
   int result = 0;
   double value = 0.0;  // of literals
@@ -39,9 +39,9 @@ struct ExpressionProgram {
   ExpressionProgram(const expression::Graph& graph, std::span<const expression::Id> roots, PanelOrder order);
 
   PanelOrder order = PanelOrder::queries_across;
-  std::vector<ExpressionStep> once;    // of a panel: what is one or across
-  std::vector<ExpressionStep> steps;   // of each part of its rows
-  std::vector<int> roots;              // slots
+  std::vector<ExpressionStep> once;   // of a panel: what is one or across
+  std::vector<ExpressionStep> steps;  // of each part of its rows
+  std::vector<int> roots;             // slots
   int slots = 0;
 };
 

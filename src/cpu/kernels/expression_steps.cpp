@@ -130,8 +130,9 @@ HWY_INLINE Vec log_of(Vec x) {
   const auto positive = hn::Gt(x, hn::Zero(d));
   const auto finite = hn::Lt(x, infinity);
   const Vec y = hn::Log(d, hn::IfThenElse(hn::And(positive, finite), x, hn::Set(d, 1.0F)));
-  const Vec otherwise = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Neg(infinity),
-                                       hn::IfThenElse(positive, x, hn::Set(d, std::numeric_limits<float>::quiet_NaN())));
+  const Vec otherwise =
+      hn::IfThenElse(hn::Eq(x, hn::Zero(d)), hn::Neg(infinity),
+                     hn::IfThenElse(positive, x, hn::Set(d, std::numeric_limits<float>::quiet_NaN())));
   return hn::IfThenElse(hn::And(positive, finite), y, otherwise);
 }
 
@@ -198,9 +199,8 @@ void run_integers(const Step& step, Op op) {
     case Op::floor_divide:
       return step.each_pair([&](std::int64_t a, std::int64_t b) { return wrapped(floor_divided(a, b)); });
     case Op::remainder:
-      return step.each_pair([&](std::int64_t a, std::int64_t b) {
-        return wrapped(b == 0 ? 0 : a - floor_divided(a, b) * b);
-      });
+      return step.each_pair(
+          [&](std::int64_t a, std::int64_t b) { return wrapped(b == 0 ? 0 : a - floor_divided(a, b) * b); });
     case Op::to_real: return step.to_real();
     default: return;
   }

@@ -77,8 +77,8 @@ class ForwardBlock : protected QueryBlock {
     if (visibility({.row = task_.row_begin, .rows = rows_}, key_begin, 0, count) == TileVisibility::hidden) return;
     pack_tile(key_begin, key_end);
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
-    const bool hidden_poison =
-        (hides_any(key_begin, key_end) || task_.expression.has_mask()) && !all_finite(scratch_.values, value_layout_, round_up(count, kStrip), dv_);
+    const bool hidden_poison = (hides_any(key_begin, key_end) || task_.expression.has_mask()) &&
+                               !all_finite(scratch_.values, value_layout_, round_up(count, kStrip), dv_);
     for_each_panel(key_begin, [&](const Part& rest) { panel(rest, key_begin, count, hidden_poison); });
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an integer or boolean of an expression may be over a tile of queries and keys: interval arithmetic. A mask that
-// is false all over a tile leaves it out, one that is true all over needs no look at its elements. Plain C++ without std
-// headers, shared by host and device.
+// is false all over a tile leaves it out, one that is true all over needs no look at its elements. Plain C++ without
+// std headers, shared by host and device.
 //
 // Reals are not followed: what depends on one may be anything.
 // Source: Moore, "Interval Analysis" (1966), chapter 3.

@@ -80,9 +80,10 @@ HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions&
       dv_(zeros(rows.seqlen_k * head_dim_v_)) {
   const std::int64_t group = heads_q_ / heads_of(arguments.k);
   for (std::int64_t head_q = head_kv * group; head_q < (head_kv + 1) * group; ++head_q) {
-    heads_.push_back(
-        {options, model, rows,
-         {arguments.modifiers, options, arguments.random, rows, head_q, heads_q_, heads_of(arguments.k)}});
+    heads_.push_back({options,
+                      model,
+                      rows,
+                      {arguments.modifiers, options, arguments.random, rows, head_q, heads_q_, heads_of(arguments.k)}});
   }
 }
 
@@ -183,8 +184,8 @@ void HeadGroup::add_capture_gradients(std::int64_t query, const Head& head, cons
     for (const TextRead& read : reads) {
       BoundedTensor& gradient = shared.result.d_captures[read.capture];
       if (gradient.value.empty()) continue;
-      const double reach = (std::fabs(d_score.value) + d_score.error) *
-                           (std::fabs(read.derivative.value) + read.derivative.error);
+      const double reach =
+          (std::fabs(d_score.value) + d_score.error) * (std::fabs(read.derivative.value) + read.derivative.error);
       const double value = d_score.value * read.derivative.value;
       gradient.value[read.element] += value;
       gradient.bound[read.element] += reach - std::fabs(value) + model_.underflow;
@@ -199,8 +200,8 @@ void add_capture_roundings(const SharedSums& shared, const ArithmeticModel& mode
   for (std::size_t capture = 0; capture < shared.result.d_captures.size(); ++capture) {
     std::vector<double>& bound = shared.result.d_captures[capture].bound;
     for (std::size_t i = 0; i < bound.size(); ++i) {
-      bound[i] += gamma(shared.capture_terms[capture][i] + 1.0, model.unit_roundoff) *
-                  shared.capture_magnitudes[capture][i];
+      bound[i] +=
+          gamma(shared.capture_terms[capture][i] + 1.0, model.unit_roundoff) * shared.capture_magnitudes[capture][i];
     }
   }
 }

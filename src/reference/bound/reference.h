@@ -61,8 +61,8 @@ struct BackwardResult {
   BoundedTensor dq;
   BoundedTensor dk;
   BoundedTensor dv;
-  BoundedTensor d_bias;  // in d_bias's shape; empty where the call does not ask for it
-  BoundedTensor d_sink;  // [heads_q]; empty where the call does not ask for it
+  BoundedTensor d_bias;                   // in d_bias's shape; empty where the call does not ask for it
+  BoundedTensor d_sink;                   // [heads_q]; empty where the call does not ask for it
   std::vector<BoundedTensor> d_captures;  // in their shapes; empty those that the call does not ask for
 };
 

@@ -80,9 +80,10 @@ void apply_text(Scores& scores, std::size_t index, std::int64_t query, const Hea
   scores.text.push_back(text);
   scores.value[index] = text.value.value;
   const double reach = std::fabs(text.value.value) + text.value.error;
-  scores.error[index] = std::isfinite(text.value.value) ? text.value.error + gamma(2.0, head.model.unit_roundoff) * reach
-                        : std::isinf(text.value.error)  ? text.value.error
-                                                        : 0.0;
+  scores.error[index] = std::isfinite(text.value.value)
+                            ? text.value.error + gamma(2.0, head.model.unit_roundoff) * reach
+                        : std::isinf(text.value.error) ? text.value.error
+                                                       : 0.0;
 }
 
 }  // namespace

@@ -128,8 +128,8 @@ OutputTangents jvp(const Head& head, const HeadOutput& output, const HeadTangent
   return out;
 }
 
-HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o,
-                       const std::vector<double>& d_lse, bool wants_d_captures) {
+HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o, const std::vector<double>& d_lse,
+                       bool wants_d_captures) {
   HeadGradients out{.dq{head.q.rows, head.q.columns},
                     .dk{head.k.rows, head.k.columns},
                     .dv{head.v.rows, head.v.columns},

@@ -50,8 +50,7 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
   for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
     for (std::int64_t h = 0; h < heads_q; ++h) {
       const std::int64_t head_kv = h / (heads_q / heads_of(k));
-      const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows, h, heads_q,
-                                    heads_of(k));
+      const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows, h, heads_q, heads_of(k));
       const Head head{
           .q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
           .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_kv),
@@ -119,33 +118,33 @@ Gradients backward(const BackwardArguments& arguments, const AttentionOptions& o
                 .d_sink = zeros(arguments.d_sink),
                 .d_captures = {}};
   for (const TensorView& gradient : arguments.d_captures) out.d_captures.push_back(zeros(gradient));
-  for_each_head(arguments, options,
-                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_kv) {
-                  std::vector<double> d_lse;
-                  for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
-                    d_lse.push_back(d_lse_at(arguments.d_lse, rows.first_q + i, h, rows_per_entry(arguments.q)));
-                  }
-                  const Matrix d_o = read_matrix(arguments.d_o, rows.first_q, rows.seqlen_q, h);
-                  const HeadGradients of_head = backward(head, forward(head), d_o, d_lse, !arguments.d_captures.empty());
-                  add_head(of_head.dq, rows.first_q, h, heads_q, out.dq);
-                  add_head(of_head.dk, rows.first_k, head_kv, heads_kv, out.dk);
-                  add_head(of_head.dv, rows.first_k, head_kv, heads_kv, out.dv);
-                  for (const CaptureGradient& one : of_head.d_captures) {
-                    std::vector<double>& gradient = out.d_captures[one.capture];
-                    if (!gradient.empty()) gradient[one.element] += one.value;
-                  }
-                  if (arguments.d_sink.given()) out.d_sink[h] += of_head.d_sink;
-                  if (!arguments.d_bias.given()) return;
-                  // A bias of [batch or 1, heads_q or 1, seqlen_q, seqlen_k]: what shares an element adds to its
-                  // gradient.
-                  const auto& shape = arguments.d_bias.shape;
-                  const std::int64_t plane = (shape[0] == 1 ? 0 : rows.sequence) * shape[1] + (shape[1] == 1 ? 0 : h);
-                  for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
-                    for (std::int64_t j = 0; j < rows.seqlen_k; ++j) {
-                      out.d_bias[(plane * shape[2] + i) * shape[3] + j] += of_head.d_bias(i, j);
-                    }
-                  }
-                });
+  for_each_head(
+      arguments, options, [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_kv) {
+        std::vector<double> d_lse;
+        for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+          d_lse.push_back(d_lse_at(arguments.d_lse, rows.first_q + i, h, rows_per_entry(arguments.q)));
+        }
+        const Matrix d_o = read_matrix(arguments.d_o, rows.first_q, rows.seqlen_q, h);
+        const HeadGradients of_head = backward(head, forward(head), d_o, d_lse, !arguments.d_captures.empty());
+        add_head(of_head.dq, rows.first_q, h, heads_q, out.dq);
+        add_head(of_head.dk, rows.first_k, head_kv, heads_kv, out.dk);
+        add_head(of_head.dv, rows.first_k, head_kv, heads_kv, out.dv);
+        for (const CaptureGradient& one : of_head.d_captures) {
+          std::vector<double>& gradient = out.d_captures[one.capture];
+          if (!gradient.empty()) gradient[one.element] += one.value;
+        }
+        if (arguments.d_sink.given()) out.d_sink[h] += of_head.d_sink;
+        if (!arguments.d_bias.given()) return;
+        // A bias of [batch or 1, heads_q or 1, seqlen_q, seqlen_k]: what shares an element adds to its
+        // gradient.
+        const auto& shape = arguments.d_bias.shape;
+        const std::int64_t plane = (shape[0] == 1 ? 0 : rows.sequence) * shape[1] + (shape[1] == 1 ? 0 : h);
+        for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+          for (std::int64_t j = 0; j < rows.seqlen_k; ++j) {
+            out.d_bias[(plane * shape[2] + i) * shape[3] + j] += of_head.d_bias(i, j);
+          }
+        }
+      });
   return out;
 }
 

@@ -43,8 +43,8 @@ class Sizes(NamedTuple):
 def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, device: torch.device | None) -> Texts:
     """The texts of ``score_mod(score, b, h, q_idx, kv_idx)`` and ``mask_mod(b, h, q_idx, kv_idx)``; either may be None.
 
-    ``dtype`` is that of the call's tensors, and of scores as the functions see them; without a device tensors stay where
-    they are. Raises TraceError, with the function's name and the line in it.
+    ``dtype`` is that of the call's tensors, and of scores as the functions see them; without a device tensors stay
+    where they are. Raises TraceError, with the function's name and the line in it.
     """
     captures = Captures(device, (score_mod, mask_mod))
     score = mask = None
