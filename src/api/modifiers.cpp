@@ -135,7 +135,8 @@ Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {
   return unsupported("tree_mask is given with block_mask: no engine combines the two");
 }
 
-Status check_modifier_gradients(const BackwardArguments& arguments, const AttentionProblem& problem) {
+Status check_modifier_gradients(const BackwardArguments& arguments, AttentionProblem& problem) {
+  if (Status status = read_capture_gradients(arguments, problem); !status.ok()) return status;
   const NamedTensor d_bias{"d_bias", arguments.d_bias};
   const NamedTensor d_sink{"d_sink", arguments.d_sink};
   if (d_bias.view.given()) {

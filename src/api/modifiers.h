@@ -19,8 +19,9 @@ Status check_offsets(const Sequences& sequences, const AttentionOptions& options
 /// problem.has_tree_mask. The modifiers must have been read.
 Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem);
 
-/// d_bias and d_sink, where given, belong to a bias and a sink and have their shapes.
-Status check_modifier_gradients(const BackwardArguments& arguments, const AttentionProblem& problem);
+/// d_bias, d_sink and d_captures, where given, belong to a bias, a sink and captures and have their shapes; fills
+/// problem.expression.gradients.
+Status check_modifier_gradients(const BackwardArguments& arguments, AttentionProblem& problem);
 
 /// [batch, heads_q] float32, where given.
 Status check_max_logits(const NamedTensor& max_logits, const AttentionProblem& problem);

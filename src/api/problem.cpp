@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "api/eight_bit.h"
-#include "api/expression.h"
 #include "api/heads_first.h"
 #include "api/modifiers.h"
 #include "api/tensor_checks.h"
@@ -390,8 +389,8 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
       [&] { return maker.check_output({"dq", a.dq}, maker.q(), d, maker.query_axes()); },
       [&] { return maker.check_output({"dk", a.dk}, maker.k(), d, maker.key_axes()); },
       [&] { return maker.check_output({"dv", a.dv}, maker.v(), dv, maker.value_axes()); },
-      [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return check_modifier_gradients(a, *problem); },
-      [&] { return read_capture_gradients(a, *problem); });
+      [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return check_modifier_gradients(a, *problem); });
+
   if (!status.ok()) return status;
   problem->has_d_lse = a.d_lse.given();
   problem->wants_d_bias = a.d_bias.given();
