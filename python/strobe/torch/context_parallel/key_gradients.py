@@ -19,7 +19,8 @@ from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import SharedCall
 
-_FEW = 8  # runs of rows: each takes kernels of its own
+FEW_RUNS = 8
+"""Runs of rows, each of which takes kernels of its own."""
 
 
 class _Arriving(Protocol):
@@ -137,7 +138,7 @@ class KeyGradients:
         if "segments" not in self._call.memory:
             self._call.memory["segments"] = _segments(self._plan, rank, rows)
         segments: list[_Segment] = self._call.memory["segments"]
-        sums_of = _Sums if len(segments) <= _FEW else _ManySums
+        sums_of = _Sums if len(segments) <= FEW_RUNS else _ManySums
         sums = [sums_of(group, segments, rank, rows_first, self._k, self._v) for group in self._groups]
         for of_group in sums:
             of_group.add_own()
