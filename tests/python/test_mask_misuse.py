@@ -23,7 +23,7 @@ WRONG = [
     ({"mask": KEYS[None, None, None]}, ValueError, f"mask has shape [1, 1, 1, 2, 8]: {SHAPES}"),
     ({"mask": np.ones((8, 8), bool)}, ValueError, "; give mask[None] for one of [seqlen_q, seqlen_k]"),
     ({"mask": [[True]]}, TypeError, "mask is of type list: it must be a tensor of q's framework, since mask is given"),
-    ({"mask": "causal"}, TypeError, "mask is of type str: it must be a tensor of q's framework"),
+    ({"mask": "causal"}, ValueError, "mask: unknown name `causal` at column 1: `causal`"),
     ({"mask": KEYS, "page_table": X}, ValueError, "mask is given with page_table: give seqused_k and leftpad_k"),
     ({"mask": KEYS, "leftpad_k": X}, ValueError, "mask is given with leftpad_k: give seqused_k for where"),
     ({"mask": KEYS, "cache_batch_idx": X}, ValueError, "mask is given with cache_batch_idx: give seqused_k"),

@@ -30,6 +30,7 @@ OPTIONS = [
     {"causal": True, "window": (3, -1)},
     {"softcap": 3.0, "sink": torch.randn(2)},
     {"bias": torch.randn(1, 2, 5, 6), "dropout": 0.25, "seed": 2**63 + 5, "offset": 1},
+    {"score": "tanh(score) * a[head]", "mask_text": "k != 3", "captures": {"a": torch.randn(2)}},
 ]
 
 
@@ -58,7 +59,7 @@ def test_opcheck(options):
     with torch.no_grad():
         o, lse, _ = torch.ops.strobe.attention(*arguments)
         detached = [x.detach() for x in (q, k, v)]
-    needs = ["bias" in options, "sink" in options]
+    needs = ["bias" in options, "sink" in options, int("captures" in options)]
     torch.library.opcheck(
         torch.ops.strobe.attention_backward.default,
         (torch.randn_like(o), torch.randn_like(lse), *detached, o, lse, *rest, *needs),
