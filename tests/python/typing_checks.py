@@ -18,6 +18,8 @@ def result_types(q: Array, k: Array, v: Array, flag: bool) -> None:
     assert_type(strobe.attention(q, k, v, return_max_logits=True), tuple[Array, Array])
     assert_type(strobe.attention(q, k, v, return_lse=True, return_max_logits=True), tuple[Array, Array, Array])
     assert_type(strobe.attention(q, k, v, return_lse=flag), Any)
+    assert_type(strobe.attention(q, k, v, score="score + a[head]", mask="k <= q", captures={"a": q}), Array)
+    assert_type(strobe.attention(q, k, v, score=strobe.ScoreFunction("score * 2")), Array)
     assert_type(strobe.explain(q, k, v, mask=(1, 8)), str)
     assert_type(strobe.get_threads(), int)
 
