@@ -15,6 +15,7 @@
 namespace strobe {
 
 namespace expression {
+/// What was parsed, as engines see it. @experimental
 class Formula;
 }  // namespace expression
 

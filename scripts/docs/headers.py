@@ -17,7 +17,7 @@ SCAFFOLD = re.compile(
 DETAIL = re.compile(r"^namespace detail \{\n.*?^\}  // namespace detail\n", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"(?://[^\n]*\n)+|/\*.*?\*/[ \t]*\n", re.DOTALL)
 NOT_SHOWN = re.compile(r"\n* private:\n.*?(?=\n\};)|  // NOLINT[^\n]*|STROBE_API ", re.DOTALL)
-STABILITY = re.compile(r"\s*@(stable|experimental)(?:, but for ([\w, ]+))?$")
+STABILITY = re.compile(r"\s*@(stable|experimental)(?:, but for ([\w,\s]+))?$")
 LINE_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 NAMES = (
     re.compile(r"(?:struct|class(?: \[\[nodiscard\]\])?|enum(?: class)?|union)(?: STROBE_API)? (\w+)"),
