@@ -15,7 +15,6 @@
 namespace strobe {
 
 namespace expression {
-/// What was parsed, as engines see it. @experimental
 class Formula;
 }  // namespace expression
 
