@@ -390,7 +390,6 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
       [&] { return maker.check_output({"dk", a.dk}, maker.k(), d, maker.key_axes()); },
       [&] { return maker.check_output({"dv", a.dv}, maker.v(), dv, maker.value_axes()); },
       [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return check_modifier_gradients(a, *problem); });
-
   if (!status.ok()) return status;
   problem->has_d_lse = a.d_lse.given();
   problem->wants_d_bias = a.d_bias.given();
