@@ -50,7 +50,11 @@ __device__ __forceinline__ int floor_divide(int x, int y) {
   return x - quotient * y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
 }
 __device__ __forceinline__ int remainder(int x, int y) {
-  return y == 0 ? 0 : add(x, negate(multiply(floor_divide(x, y), y)));
+  if (y == 0 || y == -1) {
+    return 0;
+  }
+  const int rest = x % y;  // of the sign of x
+  return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
 }
 
 __device__ __forceinline__ int minimum(int x, int y) { return y < x ? y : x; }

@@ -56,35 +56,46 @@ __device__ __forceinline__ bool text_shows(const Captures& captures, const expre
   }
 }
 
-/// Which columns of one of a thread's rows a text shows, of a fragment of n scores: found in a loop, which takes few
-/// registers and little code, and looked at where the scores are.
+/// Which of a thread's scores a text shows, of a fragment of n scores: found in a loop, which takes few registers and
+/// little code, and looked at where the scores are. Several columns at a time, so that loads wait together.
 template <int n>
 class TextWords {
  public:
   TextWords() = default;
 
-  /// shows(column): column less fragment_column().
+  /// shows(r, column): of row r, column less fragment_column().
   template <typename Shows>
   __device__ __forceinline__ explicit TextWords(const Shows& shows) {
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
-      words_[word] = 0;
-      constexpr int kColumns = n / 2 < kBits ? n / 2 : kBits;
-#pragma unroll 4
+      unsigned bits[kRowsPerThread] = {};
+#pragma unroll kColumnsAtOnce
       for (int i = 0; i < kColumns; ++i) {
         const int own = word * kBits + i;
-        words_[word] |= (shows(own / 2 * 8 + own % 2) ? 1U : 0U) << i;
+#pragma unroll
+        for (int r = 0; r < kRowsPerThread; ++r) {
+          bits[r] |= (shows(r, own / 2 * 8 + own % 2) ? 1U : 0U) << i;
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        words_[r][word] = bits[r];
       }
     }
   }
 
-  /// Column i of this thread's.
-  __device__ __forceinline__ bool shows(int i) const { return (words_[i / kBits] >> (i % kBits) & 1U) != 0; }
+  /// Score i of the thread.
+  __device__ __forceinline__ bool shows(int i) const {
+    const int column = i / 4 * 2 + i % 2;
+    return (words_[i / 2 % kRowsPerThread][column / kBits] >> (column % kBits) & 1U) != 0;
+  }
 
  private:
   static constexpr int kBits = 32;
+  static constexpr int kColumns = n / 2 < kBits ? n / 2 : kBits;
   static constexpr int kWords = (n / 2 + kBits - 1) / kBits;
-  unsigned words_[kWords];
+  static constexpr int kColumnsAtOnce = 8;
+  unsigned words_[kRowsPerThread][kWords];
 };
 
 /// A thread's two rows of a forward's tile.
@@ -105,14 +116,10 @@ class TextRows {
   template <int n>
   __device__ __forceinline__ void hide(float (&s)[n], int first) const {
     const int own = first + fragment_column();
+const TextWords<n> words([&](int r, int column) { return text_shows<R>(captures_, at(r, own + column)); });
 #pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      const TextWords<n> words([&](int column) { return text_shows<R>(captures_, at(r, own + column)); });
-#pragma unroll
-      for (int i = 0; i < n / 2; ++i) {
-        float& x = s[i / 2 * 4 + 2 * r + i % 2];
-        x = words.shows(i) ? x : kMinusInfinity;
-      }
+    for (int i = 0; i < n; ++i) {
+      s[i] = words.shows(i) ? s[i] : kMinusInfinity;
     }
   }
 

@@ -99,15 +99,12 @@ class TextPart {
     if constexpr (C.rule.text.mask) {
       if (!shown_) {
         const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
-#pragma unroll
-        for (int r = 0; r < kRowsPerThread; ++r) {
-          words_[r] = score::TextWords<C.part_m / 2>([&](int column) {
-            expression::Position position = first_pair(block);
-            position.q += column;
-            position.k += 8 * r;
-            return score::text_shows<C.rule>(captures, position);
-          });
-        }
+        words_ = score::TextWords<C.part_m / 2>([&](int r, int column) {
+          expression::Position position = first_pair(block);
+          position.q += column;
+          position.k += 8 * r;
+          return score::text_shows<C.rule>(captures, position);
+        });
       }
     }
   }
@@ -115,7 +112,7 @@ class TextPart {
   /// Register i of a thread's scores.
   __device__ __forceinline__ bool hides(int i) const {
     if constexpr (C.rule.text.mask) {
-      return !(shown_ || words_[i / 2 % kRowsPerThread].shows(i / 4 * 2 + i % 2));
+      return !(shown_ || words_.shows(i));
     } else {
       return false;
     }
@@ -123,7 +120,7 @@ class TextPart {
 
  private:
   bool shown_;
-  score::TextWords<C.part_m / 2> words_[kRowsPerThread];
+  score::TextWords<C.part_m / 2> words_;
 };
 
 /// Which of a thread's queries see its keys: as distances from its first column.

@@ -109,19 +109,15 @@ template <Config C>
 __device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<C>& s) {
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
   const expression::Position first = first_pair(block);
+  const score::TextWords<C.block_m / 2> words([&](int r, int column) {
+    expression::Position position = first;
+    position.q += column;
+    position.k += 8 * r;
+    return score::text_shows<C.rule>(captures, position);
+  });
 #pragma unroll
-  for (int r = 0; r < kRowsPerThread; ++r) {
-    const score::TextWords<C.block_m / 2> words([&](int column) {
-      expression::Position position = first;
-      position.q += column;
-      position.k += 8 * r;
-      return score::text_shows<C.rule>(captures, position);
-    });
-#pragma unroll
-    for (int i = 0; i < C.block_m / 4; ++i) {
-      float& x = s[i / 2 * 4 + 2 * r + i % 2];
-      x = words.shows(i) ? x : kMinusInfinity;
-    }
+  for (int i = 0; i < C.block_m / 2; ++i) {
+    s[i] = words.shows(i) ? s[i] : kMinusInfinity;
   }
 }
 
