@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import children
+import programs
 import pytest
 import torch
 
@@ -29,10 +30,18 @@ def command(tmp_path):
     return [str(TRAIN), *(str(x) for pair in settings.items() for x in pair)]
 
 
-def train(command, folder, *, launcher=(), check=True):
+def train(command, folder, *, check=True):
     """What it printed, as errors too, and the losses of each attention."""
-    arguments = [sys.executable, *launcher, *command]
-    ended = children.run(arguments, check=check, cwd=folder, env=ENVIRONMENT)
+    return _with_losses(programs.run(command, check=check, cwd=folder), folder)
+
+
+def train_on_two(command, folder):
+    """The same on two processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return _with_losses(children.run([*launcher, *command], cwd=folder, env=ENVIRONMENT), folder)
+
+
+def _with_losses(ended, folder):
     path = folder / "losses.json"
     return ended, json.loads(path.read_text())["losses"] if path.exists() else {}
 
@@ -51,22 +60,20 @@ def test_all_attentions_learn_alike(command, tmp_path):
     assert "strobe" in (tmp_path / "losses.svg").read_text()
 
 
-def test_micro_batches_and_processes_have_the_same_losses(command, tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--parallel", "ddp", "--accumulate", "3"),
+        ("--parallel", "fsdp", "--accumulate", "3"),
+        ("--parallel", "fsdp", "--share", "sequences", "--accumulate", "2"),
+    ],
+    ids=["ddp", "fsdp", "sequences"],
+)
+def test_micro_batches_and_processes_have_the_same_losses(command, tmp_path, options):
     command += ["--attention", "strobe"]
     _, whole = train(command, tmp_path)
-    for method in ("ddp", "fsdp"):
-        more = ["--parallel", method, "--accumulate", "3"]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        _, shared = train([*command, *more], tmp_path, launcher=launcher)
-        assert furthest(whole["strobe"], shared["strobe"]) < 1e-5
-
-
-def test_processes_that_share_sequences_have_the_same_losses(command, tmp_path):
-    command += ["--attention", "strobe"]
-    _, whole = train(command, tmp_path)
-    more = ["--parallel", "fsdp", "--share", "sequences", "--accumulate", "2"]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    _, shared = train([*command, *more], tmp_path, launcher=launcher)
+    (tmp_path / "losses.json").unlink()
+    _, shared = train_on_two([*command, *options], tmp_path)
     assert furthest(whole["strobe"], shared["strobe"]) < 1e-5
 
 
@@ -101,8 +108,7 @@ def test_shares_must_be_whole(command, tmp_path):
 
 def test_speed_of_each_attention_is_written_and_drawn(tmp_path):
     settings = ["--device", "cpu", "--sizes", "tiny", "--contexts", "32", "64", "--tokens", "64", "--rounds", "1"]
-    command = [sys.executable, str(FOLDER / "speed.py"), *settings, "--attention", "strobe", "math"]
-    children.run(command, cwd=tmp_path, env=ENVIRONMENT)
+    programs.run([FOLDER / "speed.py", *settings, "--attention", "strobe", "math"], cwd=tmp_path)
     rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
     places = [(row["context"], row["attention"], row["batch"]) for row in rows]
     assert places == [(32, "strobe", 2), (32, "math", 2), (64, "strobe", 1), (64, "math", 1)]
@@ -116,8 +122,7 @@ def test_speed_of_each_attention_is_written_and_drawn(tmp_path):
 def test_speed_of_the_llama_of_transformers(tmp_path):
     pytest.importorskip("transformers")
     settings = ["--device", "cpu", "--sizes", "llama-tiny", "--contexts", "32", "--tokens", "64", "--rounds", "1"]
-    command = [sys.executable, str(FOLDER / "speed.py"), *settings, "--attention", "strobe", "sdpa", "math"]
-    children.run(command, cwd=tmp_path, env=ENVIRONMENT)
+    programs.run([FOLDER / "speed.py", *settings, "--attention", "strobe", "sdpa", "math"], cwd=tmp_path)
     rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
     assert [(row["attention"], row["batch"]) for row in rows] == [("strobe", 2), ("sdpa", 2), ("math", 2)]
     # 128 wide, 2 layers, 4 heads and 1 key head of 32: projections, the feed-forward layer of 448, norms and the head
@@ -145,8 +150,7 @@ def test_attentions_of_the_llama_agree(monkeypatch):
 def test_eight_bit_attention_keeps_the_loss(tmp_path):
     (tmp_path / "text").write_text(TEXT, encoding="utf-8")
     settings = {"--text": "text", "--steps": 8, "--batches": 2, "--context": 32, "--width": 64, "--heads": 2}
-    command = [sys.executable, str(FOLDER / "eight_bit.py"), *(str(x) for pair in settings.items() for x in pair)]
-    run = children.run(command, cwd=tmp_path, env=ENVIRONMENT)
+    run = programs.run([FOLDER / "eight_bit.py", *(x for pair in settings.items() for x in pair)], cwd=tmp_path)
     losses = {name: float(loss) for name, _, loss, _ in map(str.split, run.stdout.splitlines())}
     assert list(losses) == ["float32", "bfloat16", "int8", "float8_e4m3fn"]
     for loss in losses.values():

@@ -2,25 +2,20 @@
 """examples/generate: the same text with and without a cache; parts of a cache give the whole, merged."""
 
 import importlib.util
-import os
 import re
-import sys
 from pathlib import Path
 
-import children
+import programs
 import pytest
 import torch
 
-# So that PyTorch's sums have one order, however busy the machine is; and the CPU alone, on every machine.
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TEXT = "the quick brown fox jumps over the lazy dog. " * 50
 PROMPTS = ["the quick", "s", "brown fox jumps over the l"]
 
 
 def run(program, *options, folder, check=True):
-    command = [sys.executable, str(EXAMPLES / program), *map(str, options)]
-    return children.run(command, check=check, cwd=folder, env=ENVIRONMENT)
+    return programs.run([EXAMPLES / program, *options], check=check, cwd=folder)
 
 
 @pytest.fixture(scope="module")

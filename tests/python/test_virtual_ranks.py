@@ -2,10 +2,9 @@
 """bench/gpu/virtual_ranks.py on the CPU: it compares its ranks with one call, and fails where they differ."""
 
 import json
-import sys
 from pathlib import Path
 
-from children import run
+import programs
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "gpu" / "virtual_ranks.py"
 
@@ -13,7 +12,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "gpu" / "virtual_ranks
 def test_ranks_in_turn_are_one_call(tmp_path):
     out = tmp_path / "ranks.json"
     sizes = ["--tokens", "200", "--heads", "4", "2", "16", "--rounds", "1"]
-    run([sys.executable, PROGRAM, out, "--ranks", "2", "3", "5", *sizes])
+    programs.run([PROGRAM, out, "--ranks", "2", "3", "5", *sizes], cwd=tmp_path)
     results = json.loads(out.read_text(encoding="utf-8"))
     for layout in ("zigzag", "contiguous", "documents"):
         for world in (2, 3, 5):
