@@ -11,7 +11,7 @@ import re
 PUBLIC = "include"
 FAMILIES = ("sm90", "sm80")  # of GPU kernels
 FORWARD = "src/kernels/sm90/forward"
-SHARED_BY_SCORES = ["src/kernels/sequence", "src/kernels/math", "src/kernels/ptx"]
+SHARED_BY_SCORES = ["src/kernels/expression", "src/kernels/sequence", "src/kernels/math", "src/kernels/ptx"]
 SHARED_KERNELS = ["src/kernels/scheduler", "src/kernels/auxiliary", "src/kernels/score", *SHARED_BY_SCORES]
 ALLOWED = {
     PUBLIC: [],
@@ -24,6 +24,7 @@ ALLOWED = {
     # The enumeration of elements and the rule are plain constexpr C++, which everything else is written for.
     "src/kernels/ptx": ["src/kernels/math/element.h"],
     "src/kernels/math": ["src/kernels/ptx"],
+    "src/kernels/expression": ["src/kernels/math", "src/kernels/ptx"],
     "src/kernels/sequence": [
         "src/kernels/expression/captures.h",
         "src/kernels/score/rule.h",

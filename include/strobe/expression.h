@@ -15,6 +15,7 @@
 namespace strobe {
 
 namespace expression {
+/// What texts become: an opaque type. @experimental
 class Formula;
 }  // namespace expression
 

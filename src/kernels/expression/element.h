@@ -132,13 +132,14 @@ __device__ __forceinline__ float load_float(const Captures& captures, int captur
   }
 }
 
-/// Of 64 bits the lower 32.
+/// Of 64 bits the nearest that 32 hold.
 template <Stored stored, typename... Indices>
 __device__ __forceinline__ int load_int(const Captures& captures, int capture, Indices... indices) {
   if constexpr (stored == Stored::int32) {
     return bits_at<int>(captures, capture, indices...);
   } else {
-    return static_cast<int>(bits_at<long long>(captures, capture, indices...));
+    const long long wide = bits_at<long long>(captures, capture, indices...);
+    return static_cast<int>(most(least(wide, any_integer().high), any_integer().low));
   }
 }
 
