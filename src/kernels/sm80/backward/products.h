@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/sm80/backward/scores.h"
-#include "kernels/sm80/backward/stored_scores.h"
 #include "kernels/sm80/backward/smem.h"
+#include "kernels/sm80/backward/stored_scores.h"
 #include "kernels/sm80/tile/split_gemm.h"
 
 namespace strobe::sm80::backward {
