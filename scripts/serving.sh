@@ -19,4 +19,6 @@ rm -rf "build/$engine/wheels"
 build/python-environment/bin/pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation \
   --wheel-dir "build/$engine/wheels" "python/${engine}_backend"
 "${pip[@]}" install --no-deps --force-reinstall "$wheels"/strobe-[0-9]*.whl "build/$engine/wheels"/*.whl
-"$environment/bin/python" -m pytest --import-mode=importlib -p no:cacheprovider --quiet "tests/$engine" "${@:3}"
+# Tests start engines, which have time limits of their own.
+"$environment/bin/python" -m pytest --import-mode=importlib -p no:cacheprovider --quiet \
+  -o faulthandler_timeout=3600 "tests/$engine" "${@:3}"
