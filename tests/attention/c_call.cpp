@@ -64,7 +64,7 @@ struct CExpression {
 
   template <class Arguments>
   explicit CExpression(const Arguments& from) {
-    if (from.modifiers.function != nullptr) function.emplace(*from.modifiers.function, std::string());
+    if (from.modifiers.function != nullptr) function = strobe_score_function{*from.modifiers.function, {}};
     for (const ConstTensorView& view : from.modifiers.captures) captures.push_back(tensor_of(view));
     if constexpr (requires { from.d_captures; }) {
       for (const TensorView& view : from.d_captures) d_captures.push_back(tensor_of(view));
