@@ -85,6 +85,9 @@ OPTIONS = options_of(Options)
 """Every option of a call, by name."""
 SCORE_NAMES = tuple(ScoreOptions.__annotations__)
 EIGHT_BIT_NAMES = tuple(EightBitOptions.__annotations__)
+MOST_CAPTURES = 8
+CAPTURE_NAMES = tuple(f"capture_{i}" for i in range(MOST_CAPTURES))
+"""What operators call the captures of a call, in the order of their names."""
 
 
 def names_of(kind: Kind, names: Collection[str] = OPTIONS.keys()) -> tuple[str, ...]:

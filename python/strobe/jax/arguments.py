@@ -11,10 +11,17 @@ from jax import Array
 
 from strobe import _core
 from strobe._expressions import unpack
-from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS, SCORE_NAMES, captures_of, check_options, names_of
+from strobe._option_list import (
+    CAPTURE_NAMES,
+    EIGHT_BIT_NAMES,
+    OPTIONS,
+    SCORE_NAMES,
+    captures_of,
+    check_options,
+    names_of,
+)
 from strobe._options import JaxOptions
 from strobe._shapes import EIGHT_BIT, dtype_name, tensor_shape
-from strobe.jax.axes import CAPTURES
 from strobe.jax.dropout import SEEDS, check_key
 from strobe.jax.masks import MASKS, check_masks
 
@@ -136,7 +143,9 @@ def attributes_of(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def captures_as_operands(given: dict[str, Any]) -> dict[str, Array]:
     """The captures of a call by the names that its operands have: in the order of the names in "capture_names"."""
     captures = captures_of(given)
-    return {operand: jnp.asarray(captures[name]) for operand, name in zip(CAPTURES, sorted(captures), strict=False)}
+    return {
+        operand: jnp.asarray(captures[name]) for operand, name in zip(CAPTURE_NAMES, sorted(captures), strict=False)
+    }
 
 
 def signed(number: int) -> np.int64:

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from strobe._option_list import CAPTURE_NAMES
 from strobe._shapes import Shape
 
 # An axis by a letter: "b" batch, "h" heads_q, "k" heads_kv, "." any other. Packed tensors have no batch axis.
@@ -19,10 +20,7 @@ _AXES = {
     "sink": "h",
 }
 
-MOST_CAPTURES = 8
-CAPTURES = tuple(f"capture_{i}" for i in range(MOST_CAPTURES))
-"""The tensors that the texts of a call read, in the order of their names."""
-DIFFERENTIABLE = ("q", "k", "v", "bias", "sink", *CAPTURES)
+DIFFERENTIABLE = ("q", "k", "v", "bias", "sink", *CAPTURE_NAMES)
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv"} | {name: f"d_{name}" for name in DIFFERENTIABLE[3:]}
 """What the gradient of a tensor is called."""
 TANGENTS = {name: f"{name}_tangent" for name in (*DIFFERENTIABLE, "o", "lse", "max_logits")}

@@ -11,8 +11,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from strobe._expressions import differentiable
+from strobe._option_list import CAPTURE_NAMES
 from strobe._shapes import EIGHT_BIT
-from strobe.jax.axes import CAPTURES, DIFFERENTIABLE, GRADIENTS, TANGENTS
+from strobe.jax.axes import DIFFERENTIABLE, GRADIENTS, TANGENTS
 from strobe.jax.call import Call, Tensors, has_texts
 from strobe.jax.primitive import bind, call_p
 
@@ -102,7 +103,7 @@ def _transpose(cotangents: Any, *operands: Any, call: Call) -> list[Any]:
     if TANGENTS["lse"] in cotangent:
         given["d_lse"] = cotangent[TANGENTS["lse"]]
     of_scores = _captures_of_scores(call, given) if has_texts(call) else frozenset()
-    linear = {name: x for name, x in linear.items() if name not in CAPTURES or name in of_scores}
+    linear = {name: x for name, x in linear.items() if name not in CAPTURE_NAMES or name in of_scores}
     results = [name for tensor, name in GRADIENTS.items() if tensor in "qkv" or tensor in linear]
     gradients = bind("backward", given, results, **_constants(call))
     wanted = {
@@ -117,7 +118,7 @@ def _captures_of_scores(call: Call, given: Tensors) -> frozenset[str]:
     """Those operands that the score depends on as real numbers: others have no gradient."""
     texts: dict[str, Any] = dict(call.attributes)
     names = [name.partition(":")[0] for name in texts.get("capture_names", "").split()]
-    operands = dict(zip(names, CAPTURES, strict=False))
+    operands = dict(zip(names, CAPTURE_NAMES, strict=False))
     captures = {name: given[operand] for name, operand in operands.items()}
     texts["captures"] = captures
     return frozenset(operands[name] for name in differentiable(texts))

@@ -11,7 +11,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from strobe.jax.axes import CAPTURES, TANGENTS
+from strobe._option_list import CAPTURE_NAMES
+from strobe.jax.axes import TANGENTS
 from strobe.jax.call import Call, Tensors, result_types
 from strobe.jax.internals import needs_devices
 from strobe.jax.sharding import lowered, run_by_type
@@ -73,7 +74,7 @@ def _compiled(call: Call, *operands: Array) -> Any:
 def _lower(context: mlir.LoweringRuleContext, *operands: Any, call: Call) -> Any:
     for tensor, tangent in TANGENTS.items():
         if tangent in (*call.operands, *call.results) and tensor not in ("q", "k", "v", "o", "lse"):
-            tensor = "a capture" if tensor in CAPTURES else tensor
+            tensor = "a capture" if tensor in CAPTURE_NAMES else tensor
             raise NotImplementedError(
                 f"{tensor} has a tangent, which forward-mode derivatives (jvp, jacfwd, linearize) of attention do not "
                 "have: take jax.lax.stop_gradient of it, or derivatives by jax.grad, jax.vjp or jax.jacrev"

@@ -16,6 +16,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from strobe._option_list import CAPTURE_NAMES
 from strobe.torch import ops
 from strobe.torch.jvp import TANGENT_NAMES, dual_outputs
 from strobe.torch.ops import LIBRARY, TENSOR_NAMES, VALUE_NAMES
@@ -76,7 +77,7 @@ class Attention(_SingleLevelFunction):
         recorded = torch.is_grad_enabled() or ops.is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
         compute = torch.ops.strobe.attention_backward if recorded else ops.backward
         options = (*tensors, *ctx.values)
-        of_captures = ops.wanted_captures(options, [name for name in ops.CAPTURE_NAMES if needs[name]])
+        of_captures = ops.wanted_captures(options, [name for name in CAPTURE_NAMES if needs[name]])
         dq, dk, dv, d_bias, d_sink, d_captures = compute(
             d_o, d_lse, q, k, v, o, lse, *options, needs["bias"], needs["sink"], of_captures
         )
@@ -86,7 +87,7 @@ class Attention(_SingleLevelFunction):
         if needs["sink"]:
             by_name["sink"] = d_sink
         if of_captures:
-            captures = {name: x for name, x in zip(TENSOR_NAMES, tensors, strict=True) if name in ops.CAPTURE_NAMES}
+            captures = {name: x for name, x in zip(TENSOR_NAMES, tensors, strict=True) if name in CAPTURE_NAMES}
             gradients = ops.split_captures(d_captures, [*captures.values()], of_captures)
             pairs = zip(captures.items(), gradients, strict=True)
             by_name |= {name: gradient.to(x.dtype) for (name, x), gradient in pairs if gradient is not None}

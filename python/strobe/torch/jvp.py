@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from strobe import _core
+from strobe._option_list import CAPTURE_NAMES
 from strobe.torch import ops
 from strobe.torch.ops import LIBRARY, TENSOR_NAMES
 
@@ -48,7 +49,7 @@ def dual_outputs(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tens
     *options, return_max_logits = arguments
     for name, x in zip(TENSOR_NAMES, options, strict=False):
         if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:
-            name = "a capture" if name in ops.CAPTURE_NAMES else name
+            name = "a capture" if name in CAPTURE_NAMES else name
             raise NotImplementedError(
                 f"{name} has a tangent: forward-mode derivatives are those of q, k and v, detach it"
             )

@@ -18,7 +18,9 @@ from strobe._expressions import check_texts, differentiable
 from strobe._frameworks import framework_of
 from strobe._frameworks.torch import draw_random
 from strobe._option_list import (
+    CAPTURE_NAMES,
     EIGHT_BIT_NAMES,
+    MOST_CAPTURES,
     OPTIONS,
     SCORE_NAMES,
     captures_of,
@@ -30,9 +32,6 @@ from strobe._options import ScoreOptions
 from strobe._shapes import lse_shape, max_logits_shape, output_shape
 from strobe.torch import checks
 
-MOST_CAPTURES = 8
-CAPTURE_NAMES = tuple(f"capture_{i}" for i in range(MOST_CAPTURES))
-"""Arguments of the operators: the captures of a call, in the order of their names in "capture_names"."""
 _SCHEMAS = {"number": "float", "integer": "SymInt", "flag": "bool"}
 
 
