@@ -12,11 +12,11 @@ using forward::Config;
 using forward::Loop;
 
 /// Four warpgroups have no registers to look ahead, nor have three with a softcap, a bias or segments. Fetched bias,
-/// dropout and block masks take them from any number; split schedules have few tiles.
+/// dropout, block masks and texts of scores take them from any number; split schedules have few tiles.
 bool looks_ahead(const Config& c) {
   const bool fetches_bias = c.rule.bias && c.bias_stages == 0;
   const int most = c.rule.softcap || c.rule.bias || folds(c) ? 2 : 3;
-  return c.consumer_warpgroups <= most && !c.rule.chunked && !fetches_bias && !c.rule.dropout &&
+  return c.consumer_warpgroups <= most && !c.rule.chunked && !fetches_bias && !c.rule.dropout && !c.rule.text.score &&
          c.rule.block_mask == 0 && c.schedule != Schedule::split;
 }
 

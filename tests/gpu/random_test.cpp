@@ -34,7 +34,7 @@ constexpr std::uint64_t kSeedsPerKernel = 32;
 EngineLimits gpu_limits(std::uint64_t group) {
   Random random(group);
   EngineLimits limits;
-  limits.text = false;
+  limits.text = false;  // see add_text()
   limits.dtypes = {random.one_of({DType::float16, DType::bfloat16, DType::float32})};
   if (number_from("STROBE_FLOAT32", 0) != 0) limits.dtypes = {DType::float32};
   limits.alignment = 8;
@@ -78,6 +78,19 @@ void add_tree(AttentionCase& attention, std::uint64_t seed) {
   if (!attention.q.cu_seqlens.empty()) attention.q.max_seqlen = 64;
 }
 
+/// The texts of every second group, one for all of its cases; captures have the shapes that the case gives them.
+void add_text(AttentionCase& attention, std::uint64_t group) {
+  Random random(group);
+  if (random.chance(0.5) || attention.options.dropout != 0.0F) return;  // with dropout there are no gradients
+  attention.text =
+      random_text({attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows, attention.k.rows}, random);
+  for (CapturedTensor& capture : attention.text->captures) {
+    capture.wants_gradient = capture.wants_gradient && !attention.options.deterministic;
+  }
+  // Most texts make no number of an infinite score.
+  if (attention.bias && !attention.text->score.empty()) attention.bias->hidden = 0.0;
+}
+
 AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {
   AttentionCase attention = random_case(seed, limits);
   const AttentionCase shared = random_case(seed / kSeedsPerKernel * kSeedsPerKernel, limits);
@@ -105,7 +118,10 @@ class GpuRandom : public FamilyTest {
   void run_seeds(LimitsOf limits_of, std::uint64_t count, bool passes) {
     const std::vector<std::uint64_t> seeds = chosen_seeds(count);
     for (const std::uint64_t seed : seeds) {
-      run_case(seed, gpu_case(seed, limits_of(seed / kSeedsPerKernel)), passes);
+      const std::uint64_t group = seed / kSeedsPerKernel;
+      AttentionCase attention = gpu_case(seed, limits_of(group));
+      add_text(attention, group);
+      run_case(seed, attention, passes);
       if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
     }
     std::cout << seeds.size() << " configurations\n";

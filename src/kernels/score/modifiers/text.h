@@ -116,7 +116,7 @@ class TextRows {
   template <int n>
   __device__ __forceinline__ void hide(float (&s)[n], int first) const {
     const int own = first + fragment_column();
-const TextWords<n> words([&](int r, int column) { return text_shows<R>(captures_, at(r, own + column)); });
+    const TextWords<n> words([&](int r, int column) { return text_shows<R>(captures_, at(r, own + column)); });
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       s[i] = words.shows(i) ? s[i] : kMinusInfinity;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "expression/formula.h"
 #include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/plan_problem.h"
