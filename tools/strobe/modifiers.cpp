@@ -40,7 +40,6 @@ Result<std::shared_ptr<const Expression>> read_expression(const ModifierFlags& f
     Result<io::HostTensor> tensor = io::read_npy(capture.substr(equals + 1));
     if (!tensor.ok()) return tensor.status();
     types.push_back({capture.substr(0, equals), tensor->dtype, static_cast<int>(tensor->shape.size())});
-    if (tensor->shape.empty()) tensor->shape = {1};
     tensors.push_back(std::move(*tensor));
   }
   Result<ScoreFunction> function = ScoreFunction::parse(flags.score, flags.mask_text, std::move(types));
@@ -66,7 +65,8 @@ void ModifierFlags::add_to(CLI::App& command) {
   };
   add_text("--score", score, "what becomes of a score: \"score + slope[head] * (k - q)\"");
   add_text("--mask-text", mask_text, "whether query q sees key k: \"k <= q && q - k < 512\"");
-  command.add_option("--capture", captures, "a tensor that the texts read by this name (.npy); once for each")
+  command
+      .add_option("--capture", captures, "a tensor that the texts read by this name (.npy, rank 1 to 4); once for each")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false)
       ->group(group);

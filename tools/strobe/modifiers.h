@@ -17,7 +17,7 @@ namespace strobe::program {
 struct Expression {
   ScoreFunction function;
   std::vector<io::HostTensor> captures;
-  std::vector<ConstTensorView> views;  // of the captures, one element where the file has no axes
+  std::vector<ConstTensorView> views;  // of the captures
 };
 
 /// Tensors of rank 0 are not given.
