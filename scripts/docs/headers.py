@@ -12,7 +12,7 @@ from pathlib import Path
 
 SCAFFOLD = re.compile(
     r"// SPDX-License-Identifier: .*\n|#pragma once\n|#include .*\n|#ifdef __cplusplus\n.*\n#endif\n"
-    r"|namespace strobe \{\n|\}  // namespace strobe\n"
+    r"|namespace (?:strobe|expression) \{\n|\}  // namespace (?:strobe|expression)\n"
 )
 DETAIL = re.compile(r"^namespace detail \{\n.*?^\}  // namespace detail\n", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"(?://[^\n]*\n)+|/\*.*?\*/[ \t]*\n", re.DOTALL)
