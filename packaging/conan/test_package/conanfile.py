@@ -26,4 +26,5 @@ class Test(ConanFile):
     def test(self):
         if can_run(self):
             for language in ("cpp", "c"):
-                self.run(str(Path(self.cpp.build.bindir, f"quickstart_{language}")), env="conanrun")
+                program = Path(self.build_folder, self.cpp.build.bindir, f"quickstart_{language}")
+                self.run(str(program), env="conanrun")
