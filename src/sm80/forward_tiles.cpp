@@ -70,7 +70,7 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
                                                  (rule.softcap && later ? 28 : 0);
   const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
   const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
-  const int text = has_text(rule) ? 24 : 0;
+  const int text = !has_text(rule) ? 0 : rule.text.score && config.q_in_registers ? 34 : 24;
   const int scaling = rule.scale_first && later ? 4 : 0;
   const int split = rule.element != Element::fp32 ? 0
                     : fragments(config) == 1      ? 64
