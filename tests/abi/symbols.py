@@ -16,7 +16,7 @@ LIBRARY, ROOT = Path(sys.argv[1]), Path(sys.argv[2])
 
 FUNCTION = re.compile(r"^STROBE_API [\w:<>* ]*?\**(\w+)\(", re.MULTILINE)
 CLASS = re.compile(r"^class STROBE_API (\w+) \{\n public:\n(.*?)^ private:", re.MULTILINE | re.DOTALL)
-METHOD = re.compile(r"^  [\w:<>\[\] ]+? (\w+)\([^;]*\)(?: const)?;", re.MULTILINE)
+METHOD = re.compile(r"^  [\w:<>\[\]&* ]+? (\w+)\([^;]*\)(?: const)?;", re.MULTILINE)
 PLATFORM = re.compile(r"_(init|fini|edata|end)$|__bss_start|__asan_|__ubsan_|__odr_|__start_|__stop_")
 
 

@@ -239,6 +239,7 @@ AttentionCase as_row_invariant(AttentionCase attention) {
   attention.options.row_invariant = true;
   attention.options.log_length = 0;
   attention.tree.reset();
+  attention.text.reset();  // which says where in its sequence a row is
   return attention;
 }
 
