@@ -124,6 +124,15 @@ TEST(Text, HasTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+TEST(Text, TakesScoresWhoseLseHasLostTheirSum) {
+  for (const char* const mask : {"", "k % 3 != 1"}) {
+    AttentionCase attention = text_case(60, 16);
+    attention.text = {"score + 5000 * t[head]", mask, {{{"t", DType::float32, 1}, {4}, 0, true}}};
+    attention.seed = 9;
+    expect_case_matches_reference(attention);
+  }
+}
+
 TEST(Text, PlansAreSharedByEqualCallsWhateverTheCapturesHold) {
   AttentionCase attention = text_case(64, 16);
   attention.text = {"score * t[head]", "", {{{"t", DType::float32, 1}, {4}}}};

@@ -190,6 +190,7 @@ TileVisibility tile_visibility(const ExpressionTask& task, const ExpressionPanel
 
 void transform_scores(const ExpressionTask& task, const ExpressionPanel& panel, bool masked, float* scores) {
   const bool has_score = task.call->formula->has_score();
+  masked = masked && task.has_mask();
   if (!has_score && !masked) return;
   PanelRun(task, task.call->scores, panel).each_part(scores, [&](std::int64_t first, std::int64_t rows, void** roots) {
     float* at = scores + first * panel.width;

@@ -63,7 +63,7 @@ struct ExpressionPanel {
 enum class TileVisibility : std::uint8_t { hidden, partial, full };
 TileVisibility tile_visibility(const ExpressionTask& task, const ExpressionPanel& panel);
 
-/// Scores become what the text makes of them; of hidden keys -inf, where `masked`.
+/// Scores become what the text makes of them; of keys that it hides -inf, where the panel is `masked`.
 void transform_scores(const ExpressionTask& task, const ExpressionPanel& panel, bool masked, float* scores);
 
 /// The same, with the derivative of each new score by the old one, 0 of hidden keys.
