@@ -285,8 +285,12 @@ ForwardArguments CaseTensors::forward_arguments(const Place& place) const {
 }
 
 BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
-  std::vector<TensorView>& gradients = gradient_views_.emplace_back();
-  for (const GuardedTensor& gradient : d_captures) gradients.push_back(place(gradient));
+  std::span<const TensorView> gradients;
+  if (function_) {
+    std::vector<TensorView>& views = gradient_views_.emplace_back();
+    for (const GuardedTensor& gradient : d_captures) views.push_back(place(gradient));
+    gradients = views;
+  }
   return {.q = place(q),
           .k = place(k),
           .v = place(v),

@@ -349,7 +349,8 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
                 gpu::cpp_text(config.rule) +
                 ", .head_dim = 128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, "
                 ".by_roles = true, .staged_dq = true, .ordered = false, .alternates = false, .p_stages = 2, "
-                ".ds_stages = 2, .shares_keys = false, .bias_stages = 0, .dp_ahead = false, .debug = false}>");
+                ".ds_stages = 2, .shares_keys = false, .bias_stages = 0, .dp_ahead = false, .captures = false, .debug "
+                "= false}>");
   EXPECT_EQ(
       gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
       "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "
