@@ -38,7 +38,7 @@ double carried(double derivative, double error) { return error == 0.0 ? 0.0 : st
 double own_rounding(const Node& node, double value) {
   switch (node.op) {
     case Op::literal: return static_cast<double>(static_cast<float>(value)) == value ? 0.0 : kRoundoff;
-    case Op::to_real: return kRoundoff;
+    case Op::to_real:
     case Op::add:
     case Op::multiply:
     case Op::divide: return kRoundoff;

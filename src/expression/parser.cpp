@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -169,13 +170,13 @@ class Parser {
     }
     const Token first = token();
     Id id = primary();
-    for (auto sign = signs.rbegin(); sign != signs.rend(); ++sign) {
-      if (sign->text == "!") {
+    for (const Token& sign : std::views::reverse(signs)) {
+      if (sign.text == "!") {
         require(id, Type::boolean, first, "the operand of `!`");
         id = graph_.add(Op::logical_not, id);
       } else {
         id = as_number(id);
-        if (sign->text == "-") id = graph_.add(Op::negate, id);
+        if (sign.text == "-") id = graph_.add(Op::negate, id);
       }
     }
     return id;

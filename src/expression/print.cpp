@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 
 #include "expression/names.h"
 
@@ -11,25 +12,25 @@ namespace strobe::expression {
 namespace {
 
 /// How strongly an operation binds its operands; one that binds more weakly than what it stands in has parentheses.
-enum Binding { kChoice, kOr, kAnd, kEquality, kComparison, kSum, kProduct, kSign, kAtom };
+enum class Binding : std::uint8_t { choice, either, both, equality, comparison, sum, product, sign, atom };
 
 Binding binding_of(const Node& node) {
   switch (node.op) {
-    case Op::select: return kChoice;
-    case Op::logical_or: return kOr;
-    case Op::logical_and: return kAnd;
-    case Op::equal: return kEquality;
+    case Op::select: return Binding::choice;
+    case Op::logical_or: return Binding::either;
+    case Op::logical_and: return Binding::both;
+    case Op::equal: return Binding::equality;
     case Op::less:
-    case Op::less_equal: return kComparison;
-    case Op::add: return kSum;
+    case Op::less_equal: return Binding::comparison;
+    case Op::add: return Binding::sum;
     case Op::multiply:
     case Op::divide:
     case Op::floor_divide:
-    case Op::remainder: return kProduct;
+    case Op::remainder: return Binding::product;
     case Op::negate:
-    case Op::logical_not: return kSign;
-    case Op::literal: return node.value < 0.0 ? kSign : kAtom;
-    default: return kAtom;
+    case Op::logical_not: return Binding::sign;
+    case Op::literal: return node.value < 0.0 ? Binding::sign : Binding::atom;
+    default: return Binding::atom;
   }
 }
 
@@ -48,18 +49,20 @@ class Printer {
   std::string of(const Node& node) {
     const auto [a, b, c] = std::tuple(node.children[0], node.children[1], node.children[2]);
     const Binding binding = binding_of(node);
-    const auto next = static_cast<Binding>(binding + 1);
+    const auto next = static_cast<Binding>(static_cast<int>(binding) + 1);
     switch (node.op) {
       case Op::literal: return literal(node);
       case Op::variable: return std::string(name_of(static_cast<Variable>(node.which)));
       case Op::load: return load(node);
-      case Op::select: return fmt::format("{} ? {} : {}", text(a, kOr), text(b, kChoice), text(c, kChoice));
+      case Op::select:
+        return fmt::format("{} ? {} : {}", text(a, Binding::either), text(b, Binding::choice),
+                           text(c, Binding::choice));
       case Op::add: return sum(a, b);
       case Op::negate:
-      case Op::logical_not: return fmt::format("{}{}", name_of(node.op), text(a, kSign));
+      case Op::logical_not: return fmt::format("{}{}", name_of(node.op), text(a, Binding::sign));
       case Op::multiply:
         if (graph_[b].op == Op::literal) {  // a literal factor comes first
-          return fmt::format("{} * {}", text(b, kProduct), text(a, kSign));
+          return fmt::format("{} * {}", text(b, Binding::product), text(a, Binding::sign));
         }
         [[fallthrough]];
       case Op::divide:
@@ -72,8 +75,8 @@ class Printer {
       case Op::logical_or: return fmt::format("{} {} {}", text(a, binding), name_of(node.op), text(b, next));
       default: break;
     }
-    if (node.count == 1) return fmt::format("{}({})", name_of(node.op), text(a, kChoice));
-    return fmt::format("{}({}, {})", name_of(node.op), text(a, kChoice), text(b, kChoice));
+    if (node.count == 1) return fmt::format("{}({})", name_of(node.op), text(a, Binding::choice));
+    return fmt::format("{}({}, {})", name_of(node.op), text(a, Binding::choice), text(b, Binding::choice));
   }
 
   /// Literals come last, and negative summands as differences.
@@ -81,16 +84,16 @@ class Printer {
     const auto negated = [&](Id id) { return graph_[id].op == Op::negate; };
     const auto is_late = [&](Id id) { return negated(id) || graph_[id].op == Op::literal; };
     if (is_late(a) && !is_late(b)) std::swap(a, b);
-    if (negated(b)) return fmt::format("{} - {}", text(a, kSum), text(graph_[b].children[0], kProduct));
+    if (negated(b)) return fmt::format("{} - {}", text(a, Binding::sum), text(graph_[b].children[0], Binding::product));
     const Node& last = graph_[b];
     if (last.op == Op::literal && last.value < 0.0 && std::isfinite(last.value)) {
       Node positive = last;
       positive.value = -last.value;
       if (last.type == Type::real || last.value > -2147483648.0) {
-        return fmt::format("{} - {}", text(a, kSum), literal(positive));
+        return fmt::format("{} - {}", text(a, Binding::sum), literal(positive));
       }
     }
-    return fmt::format("{} + {}", text(a, kSum), text(b, kProduct));
+    return fmt::format("{} + {}", text(a, Binding::sum), text(b, Binding::product));
   }
 
   static std::string literal(const Node& node) {
@@ -106,7 +109,7 @@ class Printer {
 
   std::string load(const Node& node) {
     std::string indexed = captures_[node.which].name;
-    for (const Id index : node.inputs()) indexed += fmt::format("[{}]", text(index, kChoice));
+    for (const Id index : node.inputs()) indexed += fmt::format("[{}]", text(index, Binding::choice));
     return indexed;
   }
 
@@ -120,7 +123,7 @@ class Printer {
 }  // namespace
 
 std::string text_of(const Graph& graph, Id id, std::span<const Capture> captures) {
-  return Printer(graph, captures).text(id, kChoice);
+  return Printer(graph, captures).text(id, Binding::choice);
 }
 
 }  // namespace strobe::expression

@@ -35,8 +35,8 @@ enum class PanelOrder : std::uint8_t { queries_across, keys_across };
 
 struct ExpressionProgram {
   ExpressionProgram() = default;
-  /// `roots` are what it computes, each for every element of a panel.
-  ExpressionProgram(const expression::Graph& graph, std::span<const expression::Id> roots, PanelOrder order);
+  /// `of` are the nodes that it computes, each for every element of a panel.
+  ExpressionProgram(const expression::Graph& graph, std::span<const expression::Id> of, PanelOrder panel_order);
 
   PanelOrder order = PanelOrder::queries_across;
   std::vector<ExpressionStep> once;   // of a panel: what is one or across
