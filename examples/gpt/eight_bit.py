@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")
-    parser.set_defaults(device="cpu", accumulate=1, parallel="ddp", share="batch", checkpoint=None)
+    parser.set_defaults(device="cpu", accumulate=1, parallel="ddp", share="batch", checkpoint=None, relative_bias=0)
     return parser.parse_args()
 
 
