@@ -278,7 +278,7 @@ TEST(Sm90BackwardPlan, SectionsOfSumsInOrderFollowL2AndGroups) {
 }
 
 TEST(Sm90BackwardPlan, SomeProblemsTakeNoParts) {
-  const auto parts_of = [](AttentionProblem problem) {
+  const auto parts_of = [](const AttentionProblem& problem) {
     return backward_plan(problem, kH200, *backward_config(problem), {.limits = {}, .heads = {1}}).params.key_parts;
   };
   AttentionProblem problem = grouped_causal(1, 16, 2, 4096, 128);
