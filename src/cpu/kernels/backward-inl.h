@@ -99,7 +99,7 @@ class BackwardBlock {
 
     const bool uniform = scratch_.row_begin[padded_keys_ - 1] <= row_begin && scratch_.row_end[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
-    hidden_poison_ = !(uniform && !text_.has_mask()) &&
+    hidden_poison_ = (!uniform || text_.has_mask()) &&
                      !(keys_finite_ && all_finite(scratch_.queries, query_layout_, block_rows_, d_) &&
                        all_finite(scratch_.d_o, d_o_layout_, block_rows_, dv_));
     for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
