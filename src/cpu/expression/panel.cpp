@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 
 #include "call/arithmetic.h"
-#include "call/heads.h"
 #include "cpu/expression/captures.h"
 #include "cpu/kernels/expression_steps.h"
 #include "cpu/kernels/task.h"
@@ -230,16 +228,17 @@ void add_capture_gradients(const ExpressionTask& task, const ExpressionPanel& pa
   const bool queries_across = task.call->gradients.order == PanelOrder::queries_across;
   const std::int64_t across = std::min(panel.width, queries_across ? panel.rows : panel.keys);
   const std::int64_t along = std::min(panel.along, queries_across ? panel.keys : panel.rows);
-  PanelRun(task, task.call->gradients, panel).each_part(scores, [&](std::int64_t first, std::int64_t, void** roots) {
-    for (const expression::Read& read : task.call->reads) {
-      const TensorView& gradient = task.d_captures[read.capture];
-      const int rank = task.call->formula->graph()[read.load].count;
-      for (std::int64_t r = first; r < std::min(first + kPartElements / panel.width, along); ++r) {
-        add_at(gradient, rank, roots, (r - first) * panel.width, across, d_scores + r * panel.width);
-      }
-      roots += 1 + rank;
-    }
-  });
+  PanelRun(task, task.call->gradients, panel)
+      .each_part(scores, [&](std::int64_t first, std::int64_t rows, void** roots) {
+        for (const expression::Read& read : task.call->reads) {
+          const TensorView& gradient = task.d_captures[read.capture];
+          const int rank = task.call->formula->graph()[read.load].count;
+          for (std::int64_t r = first; r < std::min(first + rows, along); ++r) {
+            add_at(gradient, rank, roots, (r - first) * panel.width, across, d_scores + r * panel.width);
+          }
+          roots += 1 + rank;
+        }
+      });
 }
 
 }  // namespace strobe::cpu
