@@ -18,7 +18,6 @@ namespace strobe::test {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 /// A small call of every command; run's results go to `folder`.
 std::vector<Words> commands(const TemporaryFolder& folder) {
@@ -34,6 +33,7 @@ std::vector<Words> commands(const TemporaryFolder& folder) {
       {"verify", "--seqlen", "16", "--heads", "1", "--head-dim", "8"},
       {"verify", "--eight-bit", "--seqlen", "16", "--heads", "1", "--head-dim", "32"},
       {"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "64", "--heads", "1", "--head-dim", "32"},
+      {"verify", "--eight-bit", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy"},
       {"bench", "--pass", "forward", "--mask", "full", "--seqlen", "16,24", "--heads", "1", "--head-dim", "16,32",
        "--repeats", "1"},
       {"bench", "--pass", "forward", "--dtype", "float32", "--seqlen", "4", "--seqlen-k", "64,96", "--heads", "1",
@@ -41,11 +41,6 @@ std::vector<Words> commands(const TemporaryFolder& folder) {
       {"bench", "--options", "--pass", "forward", "--dtype", "float32", "--mask", "full", "--seqlen", "128", "--heads",
        "1", "--head-dim", "16", "--repeats", "1"},
       {"bench", "--io", "--seqlen", "256,512", "--head-dim", "32,64", "--fast-memory", "16384,32768"}};
-}
-
-Words operator+(Words all, const Words& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
 }
 
 void expect_narrow(const std::string& text) {

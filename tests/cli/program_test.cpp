@@ -9,8 +9,6 @@
 namespace strobe::test {
 namespace {
 
-bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
-
 TEST(Program, HelpTeachesByExample) {
   const Outcome help = run_program({"--help"});
   EXPECT_EQ(help.exit_code, 0);

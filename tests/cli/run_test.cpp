@@ -54,11 +54,6 @@ class Run : public ::testing::Test {
   std::string out_ = folder_ / "made/for/it";
 };
 
-std::vector<std::string> operator+(std::vector<std::string> all, const std::vector<std::string>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 TEST_F(Run, ForwardAndBackwardMatchFloat64) {
   const AttentionOptions options{
       .scale = 0.3F, .causal = CausalMask::bottom_right, .window = {20, -1}, .softcap = 15.0F};

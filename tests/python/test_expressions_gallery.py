@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gallery of docs/expressions.md: each text means what its name says, with its gradients."""
 
+import html
 import re
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def gallery():
     """(name, score, mask) of each row of the page's table."""
     section = PAGE.read_text(encoding="utf-8").split("## A gallery")[1].split("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")][1:]
-    cells = [[re.sub(r"&#124;", "|", cell).strip().strip("`") for cell in row] for row in rows]
+    cells = [[html.unescape(re.sub("</?code>|`", "", cell)).strip() for cell in row] for row in rows]
     return [tuple(row) for row in cells if len(row) == 3]
 
 

@@ -17,10 +17,10 @@
 #include "commands.h"
 #include "device_run.h"
 #include "flags.h"
+#include "input_files.h"
 #include "io/atomic_file.h"
 #include "io/npy.h"
 #include "io/printable.h"
-#include "io/safetensors.h"
 #include "json_flag.h"
 #include "number_flag.h"
 #include "output.h"
@@ -49,7 +49,8 @@ Examples:
   zcat q.npy.gz | strobe run --q - --k k.npy --v v.npy --json -)";
 
 struct RunFlags {
-  std::string q, k, v, input, d_o;
+  InputFlags inputs;
+  std::string d_o;
   std::string out = ".";
   std::string dtype;
   std::uint64_t seed = 0;
@@ -60,16 +61,14 @@ struct RunFlags {
   JsonFlag json;
 };
 
-constexpr const char* kStandardInput = "-";
-
 /// invalid_argument where two tensors, or a file that is read in any order, would come from standard input.
 Status check_standard_input(const RunFlags& flags) {
-  if (flags.input == kStandardInput) {
+  if (flags.inputs.input == kStandardInput) {
     return {StatusCode::invalid_argument,
             "--input is -: a .safetensors file is read in any order, so it cannot come from standard input; save it"};
   }
   int readers = 0;
-  for (const std::string* path : {&flags.q, &flags.k, &flags.v, &flags.d_o, &flags.modifiers.bias,
+  for (const std::string* path : {&flags.inputs.q, &flags.inputs.k, &flags.inputs.v, &flags.d_o, &flags.modifiers.bias,
                                   &flags.modifiers.sink, &flags.modifiers.block_mask}) {
     if (*path == kStandardInput) ++readers;
   }
@@ -95,30 +94,14 @@ Status read_scales(const io::SafetensorsFile& container, AttentionTensors& tenso
 
 /// q, k, v and what else was given, as the files hold them.
 Result<AttentionTensors> read_files(const RunFlags& flags) {
+  Result<InputTensors> inputs = flags.inputs.read();
+  if (!inputs.ok()) return inputs.status();
   AttentionTensors tensors;
-  std::optional<io::SafetensorsFile> container;
-  if (!flags.input.empty()) {
-    Result<io::SafetensorsFile> file = io::SafetensorsFile::open(flags.input);
-    if (!file.ok()) return file.status();
-    container = std::move(*file);
-  }
-  const auto read = [&](const std::string& path, const char* name, io::HostTensor& to) -> Status {
-    const bool from_container = container && path.empty();
-    Result<io::HostTensor> tensor = from_container ? container->read(name) : io::read_npy(path);
-    if (!tensor.ok()) return tensor.status();
-    if (tensor->shape.size() != 4) {
-      return {StatusCode::invalid_argument,
-              fmt::format("{} in '{}' has shape [{}]; [batch, seqlen, heads, head_dim] is accepted", name,
-                          from_container ? flags.input : path, fmt::join(tensor->shape, ", "))};
-    }
-    to = std::move(*tensor);
-    return {};
-  };
-  if (Status status = read(flags.q, "q", tensors.q); !status.ok()) return status;
-  if (Status status = read(flags.k, "k", tensors.k); !status.ok()) return status;
-  if (Status status = read(flags.v, "v", tensors.v); !status.ok()) return status;
-  if (container && size_of(tensors.q.dtype) == 1) {
-    if (Status status = read_scales(*container, tensors); !status.ok()) return status;
+  tensors.q = std::move(inputs->q);
+  tensors.k = std::move(inputs->k);
+  tensors.v = std::move(inputs->v);
+  if (inputs->container && size_of(tensors.q.dtype) == 1) {
+    if (Status status = read_scales(*inputs->container, tensors); !status.ok()) return status;
   }
   if (flags.v_rotation) tensors.v_rotation = {.given = true, .seed = *flags.v_rotation};
   Result<Modifiers> modifiers = flags.modifiers.read(tensors.q.shape[2]);
@@ -126,7 +109,9 @@ Result<AttentionTensors> read_files(const RunFlags& flags) {
   tensors.modifiers = std::move(*modifiers);
   tensors.random.seed = flags.seed;
   if (flags.d_o.empty()) return tensors;
-  if (Status status = read(flags.d_o, "do", tensors.d_o); !status.ok()) return status;
+  Result<io::HostTensor> d_o = read_input(flags.d_o, "do");
+  if (!d_o.ok()) return d_o.status();
+  tensors.d_o = std::move(*d_o);
   return tensors;
 }
 
@@ -231,7 +216,7 @@ nlohmann::ordered_json json_of(const RunFlags& flags, const Plan& plan, const At
 }
 
 ExitCode run(const RunFlags& flags) {
-  if (flags.q.empty() && flags.input.empty()) {
+  if (!flags.inputs.given()) {
     return report({StatusCode::invalid_argument, "run needs --q, --k and --v, or --input (see strobe run --help)"});
   }
   if (Status status = check_standard_input(flags); !status.ok()) return report(status);
@@ -274,18 +259,10 @@ void add_run_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("run", "Compute attention on tensors from files");
   command.footer(kRunFooter);
   const auto flags = std::make_shared<RunFlags>();
-  const auto add_file = [&](const char* name, std::string& value, const char* text) {
-    return command.add_option(name, value, text)->type_name("FILE")->group("Files");
-  };
-  CLI::Option* const q = add_file("--q", flags->q, "queries (.npy)");
-  CLI::Option* const k = add_file("--k", flags->k, "keys (.npy)");
-  CLI::Option* const v = add_file("--v", flags->v, "values (.npy)");
-  CLI::Option* const input = add_file("--input", flags->input, "a .safetensors file with tensors q, k and v");
-  for (CLI::Option* const option : {q, k, v}) option->excludes(input);
-  q->needs(k)->needs(v);
-  k->needs(q);
-  v->needs(q);
-  add_file("--do", flags->d_o, "gradient of O (.npy); runs the backward too");
+  flags->inputs.add_to(command);
+  command.add_option("--do", flags->d_o, "gradient of O (.npy); runs the backward too")
+      ->type_name("FILE")
+      ->group("Files");
   command.add_option("--out", flags->out, "where the results go; made if it is not there")
       ->type_name("DIR")
       ->capture_default_str()

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "commands.h"
 #include "device_run.h"
 #include "flags.h"
+#include "input_files.h"
 #include "io/progress.h"
 #include "json_flag.h"
 #include "number_flag.h"
@@ -25,6 +27,7 @@
 #include "strobe/plan.h"
 #include "table.h"
 #include "verify_eight_bit.h"
+#include "verify_eight_bit_files.h"
 
 namespace strobe::program {
 namespace {
@@ -46,7 +49,8 @@ Examples:
   strobe verify --dtype bfloat16 --causal --seqlen 2048 --heads-kv 2
   strobe verify --inputs outliers --pass forward --seed 7
   strobe verify --device cuda --seqlen 1024 --causal
-  strobe verify --eight-bit --seqlen 4096 --head-dim 128)";
+  strobe verify --eight-bit --seqlen 4096 --head-dim 128
+  strobe verify --eight-bit --q q.npy --k k.npy --v v.npy --causal)";
 
 struct VerifyFlags {
   ShapeFlags shape{.seqlen_q = 512, .heads_q = 4, .head_dim = 64};
@@ -58,6 +62,8 @@ struct VerifyFlags {
   std::string pass = "both";
   std::uint64_t seed = 0;
   bool eight_bit = false;
+  InputFlags files;
+  std::optional<float> max_rmse;
   JsonFlag json;
 };
 
@@ -277,9 +283,40 @@ ExitCode verify(const VerifyFlags& flags) {
   if (flags.eight_bit && flags.execution.on_gpu()) {
     return report({StatusCode::unsupported, "--eight-bit runs on the cpu: leave --device out"});
   }
+  if (flags.eight_bit && !flags.modifiers.describe().empty()) {
+    return report({StatusCode::unsupported, "--eight-bit does not take what joins the scores: leave out" +
+                                                flags.modifiers.describe().substr(1)});
+  }
   if (Status status = flags.json.prepare(); !status.ok()) return report(status);
   if (!flags.eight_bit) return verify_floats(flags);
-  return verify_eight_bit(flags.shape, flags.options.options(), flags.execution.execution(), flags.seed, flags.json);
+  const AttentionOptions options = flags.options.options();
+  const Execution execution = flags.execution.execution();
+  if (!flags.files.given()) return verify_eight_bit(flags.shape, options, execution, flags.seed, flags.json);
+  return verify_eight_bit_files(flags.files, flags.max_rmse, options, execution, flags.json);
+}
+
+/// Says which flags go with --eight-bit and which without.
+void add_eight_bit(CLI::App& command, VerifyFlags& flags) {
+  CLI::Option* const eight_bit =
+      command.add_flag("--eight-bit", flags.eight_bit,
+                       "print what each ingredient of 8-bit attention does to the error, on six kinds of inputs or on "
+                       "your own, and what these need");
+  for (const char* const name : {"--dtype", "--inputs", "--pass", "--batch", "--heads-kv", "--head-dim-v"}) {
+    eight_bit->excludes(command.get_option(name));
+  }
+  flags.files.add_to(command);
+  CLI::Option* const max_rmse =
+      add_number(command, "--max-rmse", flags.max_rmse, "fail where no 8-bit element keeps O's RMSE to this", 0.0F)
+          ->type_name("X")
+          ->group("Files");
+  for (const char* const name : {"--q", "--input"}) {
+    CLI::Option* const file = command.get_option(name);
+    file->needs(eight_bit);
+    for (const char* const shape : {"--seqlen", "--seqlen-k", "--heads", "--head-dim", "--seed"}) {
+      file->excludes(command.get_option(shape));
+    }
+  }
+  max_rmse->needs(eight_bit);
 }
 
 }  // namespace
@@ -303,9 +340,8 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
   add_number(command, "--seed", flags->seed, "of the pseudo-random inputs and of dropout")
       ->type_name("N")
       ->capture_default_str();
-  command.add_flag("--eight-bit", flags->eight_bit,
-                   "print what each ingredient of 8-bit attention does to the error, on six kinds of inputs");
   flags->shape.add_to(command);
+  add_eight_bit(command, *flags);
   flags->options.add_to(command);
   flags->modifiers.add_to(command);
   flags->execution.add_to(command);

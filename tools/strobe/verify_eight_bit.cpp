@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -13,53 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "attention_tensors.h"
+#include "eight_bit_calls.h"
 #include "io/progress.h"
-#include "io/quantized.h"
 #include "output.h"
 #include "reference/eight_bit_inputs.h"
-#include "strobe/error_budget.h"
 #include "table.h"
 
 namespace strobe::program {
 namespace {
-
-struct Ingredients {
-  const char* name;
-  QuantizeOptions options;
-};
-
-/// From what ships elsewhere to the default.
-std::vector<Ingredients> ingredients() {
-  const auto e4m3 = [](ScaleUnit unit, bool rotate_qk, bool rotate_v) {
-    return QuantizeOptions{.element = DType::float8_e4m3,
-                           .q_scales = unit,
-                           .k_scales = unit,
-                           .v_scales = unit,
-                           .rotate_qk = rotate_qk,
-                           .rotate_v = rotate_v,
-                           .center_k = false};
-  };
-  const QuantizeOptions int8;
-  QuantizeOptions plain = int8;
-  plain.rotate_qk = plain.rotate_v = plain.center_k = false;
-  QuantizeOptions centred = plain;
-  centred.center_k = true;
-  QuantizeOptions rotated = centred;
-  rotated.rotate_qk = true;
-  QuantizeOptions by_blocks = int8;
-  by_blocks.v_scales = ScaleUnit::block;
-  return {{"e4m3, a scale per tensor", e4m3(ScaleUnit::tensor, false, false)},
-          {"e4m3, blocks", e4m3(ScaleUnit::block, false, false)},
-          {"e4m3, blocks, Q K rotated", e4m3(ScaleUnit::block, true, false)},
-          {"e4m3, blocks, Q K V rotated", e4m3(ScaleUnit::block, true, true)},
-          {"e4m3, all, scales as int8's", {.element = DType::float8_e4m3}},
-          {"int8", plain},
-          {"int8, K centred", centred},
-          {"int8, K centred, Q K rotated", rotated},
-          {"int8, all, V scales by blocks", by_blocks},
-          {"int8, all: the default", int8}};
-}
 
 /// The last rows of [1, .., heads, head_dim] that `shape` holds.
 io::HostTensor last_rows(const std::vector<float>& values, const std::vector<std::int64_t>& shape) {
@@ -69,83 +29,23 @@ io::HostTensor last_rows(const std::vector<float>& values, const std::vector<std
   return tensor;
 }
 
-double rmse(const io::HostTensor& actual, const io::HostTensor& expected) {
-  const auto* a = reinterpret_cast<const float*>(actual.bytes.data());
-  const auto* e = reinterpret_cast<const float*>(expected.bytes.data());
-  const std::size_t count = io::element_count(actual);
-  double sum = 0.0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double error = static_cast<double>(a[i]) - static_cast<double>(e[i]);
-    sum += error * error;
-  }
-  return std::sqrt(sum / static_cast<double>(count));
-}
-
 /// Batch 1, as many heads of q as of k and v.
 struct Extents {
   std::int64_t queries, keys, heads, head_dim;
 };
 
-/// Inputs and their exact output.
-class Inputs {
- public:
-  Inputs(const reference::EightBitTensors& made, const Extents& extents, const AttentionOptions& options,
-         const Execution& execution)
-      : options_(options), execution_(execution) {
-    const auto of = [&](std::int64_t rows) {
-      return std::vector<std::int64_t>{1, rows, extents.heads, extents.head_dim};
-    };
-    q_ = last_rows(made.q, of(extents.queries));
-    k_ = last_rows(made.k, of(extents.keys));
-    v_ = last_rows(made.v, of(extents.keys));
-    exact_ = o_ = io::make_tensor(DType::float32, q_.shape);
-  }
-
-  /// float32 attention: off by less than a thousandth of what 8 bits are.
-  Status find_exact() { return run({.q = io::view(q_), .k = io::view(k_), .v = io::view(v_)}, exact_); }
-
-  Status run_eight_bit(const QuantizeOptions& quantize) {
-    const Result<io::Quantized> operands = io::quantized(io::view(std::as_const(q_)), io::view(std::as_const(k_)),
-                                                         io::view(std::as_const(v_)), quantize, execution_);
-    return operands.ok() ? run(operands->arguments(), o_) : operands.status();
-  }
-
-  Status run_bfloat16() {
-    const io::HostTensor q = converted(q_, DType::bfloat16);
-    const io::HostTensor k = converted(k_, DType::bfloat16);
-    const io::HostTensor v = converted(v_, DType::bfloat16);
-    io::HostTensor o = io::make_tensor(DType::bfloat16, q_.shape);
-    if (Status status = run({.q = io::view(q), .k = io::view(k), .v = io::view(v)}, o); !status.ok()) return status;
-    o_ = converted(o, DType::float32);
-    return {};
-  }
-
-  Result<QuantizationPlan> plan(QuantizationMode mode) const {
-    return plan_quantization(io::view(q_), io::view(k_), io::view(v_), {.mode = mode}, options_);
-  }
-
-  /// What the last run is off by; `relative`: over the root mean square of O.
-  double error(bool relative) const {
-    const double absolute = rmse(o_, exact_);
-    return relative ? absolute / rmse(exact_, io::make_tensor(DType::float32, exact_.shape)) : absolute;
-  }
-
-  const float* output() const { return reinterpret_cast<const float*>(o_.bytes.data()); }
-
- private:
-  Status run(ForwardArguments arguments, io::HostTensor& o) const {
-    arguments.o = io::view(o);
-    return forward(arguments, options_, execution_);
-  }
-
-  const AttentionOptions& options_;
-  const Execution& execution_;
-  io::HostTensor q_, k_, v_, exact_, o_;
-};
+EightBitCalls calls_on(const reference::EightBitTensors& made, const Extents& extents, const AttentionOptions& options,
+                       const Execution& execution) {
+  const auto of = [&](std::int64_t rows) {
+    return std::vector<std::int64_t>{1, rows, extents.heads, extents.head_dim};
+  };
+  return {last_rows(made.q, of(extents.queries)), last_rows(made.k, of(extents.keys)),
+          last_rows(made.v, of(extents.keys)), options, execution};
+}
 
 /// Calls add(row, inputs) after bfloat16's run, row 0, and after those of all ingredients.
 template <class Add>
-Status for_each_row(Inputs& inputs, const std::vector<Ingredients>& rows, const Add& add) {
+Status for_each_row(EightBitCalls& inputs, const std::vector<Ingredients>& rows, const Add& add) {
   if (Status status = inputs.run_bfloat16(); !status.ok()) return status;
   add(std::size_t{0}, inputs);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -165,12 +65,12 @@ struct ModeErrors {
 
 /// Calls add(mode, errors) for each of kModes.
 template <class Add>
-Status for_each_mode(Inputs& inputs, const Add& add) {
+Status for_each_mode(EightBitCalls& inputs, const Add& add) {
   for (std::size_t mode = 0; mode < kModes.size(); ++mode) {
     const Result<QuantizationPlan> plan = inputs.plan(kModes[mode]);
     if (!plan.ok()) return plan.status();
     if (Status status = inputs.run_eight_bit(plan->options); !status.ok()) return status;
-    add(mode, ModeErrors{inputs.error(false), plan->rmse, plan->error_bound});
+    add(mode, ModeErrors{inputs.error(), plan->rmse, plan->error_bound});
   }
   return {};
 }
@@ -194,10 +94,11 @@ class EightBitReport {
     const char* const name = reference::name_of(kind);
     titles_.push_back({name});
     std::ranges::replace(titles_.back().title, ' ', '\n');
-    Inputs inputs(reference::make_eight_bit_inputs(kind, extents_.keys, extents_.heads, extents_.head_dim, seed_),
-                  extents_, options_, execution_);
+    EightBitCalls inputs =
+        calls_on(reference::make_eight_bit_inputs(kind, extents_.keys, extents_.heads, extents_.head_dim, seed_),
+                 extents_, options_, execution_);
     if (Status status = inputs.find_exact(); !status.ok()) return status;
-    Status status = for_each_row(inputs, ingredients_, [&](std::size_t row, const Inputs& after) {
+    Status status = for_each_row(inputs, ingredients_, [&](std::size_t row, const EightBitCalls& after) {
       const double error = after.error(is_long());
       cells_[row].push_back(fmt::format("{:.2e}", error));
       rows_.push_back({{"operands", cells_[row].front()}, {"inputs", name}, {"rmse", error}});
@@ -223,8 +124,8 @@ class EightBitReport {
     titles_.push_back({"needles"});
     const reference::Needles needles =
         reference::make_needles(extents_.keys, extents_.queries, extents_.heads, extents_.head_dim, seed_);
-    Inputs inputs(needles.tensors, extents_, options_, execution_);
-    return for_each_row(inputs, ingredients_, [&](std::size_t row, const Inputs& after) {
+    EightBitCalls inputs = calls_on(needles.tensors, extents_, options_, execution_);
+    return for_each_row(inputs, ingredients_, [&](std::size_t row, const EightBitCalls& after) {
       const auto found = needles_found(needles, after.output(), extents_.heads, extents_.head_dim);
       cells_[row].push_back(fmt::format("{}", found));
       rows_.push_back({{"operands", cells_[row].front()}, {"inputs", "needles"}, {"found", found}});

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The error of attention in fewer bits, on one set of tensors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/host_tensor.h"
+#include "strobe/attention.h"
+#include "strobe/error_budget.h"
+#include "strobe/quantize.h"
+
+namespace strobe::program {
+
+/// A way to quantise Q, K and V, by name.
+struct Ingredients {
+  const char* name;
+  QuantizeOptions options;
+};
+
+/// From what ships elsewhere to the default.
+std::vector<Ingredients> ingredients();
+
+/// q, k and v, what exact attention makes of them, and what a call on fewer bits does.
+class EightBitCalls {
+ public:
+  /// float32 tensors [batch, seqlen, heads, head_dim]; `options` outlive this.
+  EightBitCalls(io::HostTensor q, io::HostTensor k, io::HostTensor v, const AttentionOptions& options,
+                const Execution& execution);
+
+  /// float32 attention: off by less than a thousandth of what 8 bits are.
+  Status find_exact();
+
+  Status run_eight_bit(const QuantizeOptions& quantize);
+  Status run_bfloat16();
+
+  /// K and V alone in `element`, with a scale for each sequence and head, as a cache has them.
+  Status run_cache(DType element);
+
+  Result<QuantizationPlan> plan(QuantizationMode mode) const;
+
+  /// The root mean square of the last run's error; `relative`: over that of O.
+  double error(bool relative = false) const;
+
+  /// Of the last run.
+  const float* output() const { return reinterpret_cast<const float*>(o_.bytes.data()); }
+
+  /// Of find_exact().
+  const io::HostTensor& exact() const { return exact_; }
+
+ private:
+  Status run(ForwardArguments arguments, io::HostTensor& o) const;
+
+  const AttentionOptions& options_;
+  const Execution execution_;
+  io::HostTensor q_, k_, v_, exact_, o_;
+};
+
+}  // namespace strobe::program
