@@ -5,9 +5,11 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -24,20 +26,12 @@ class Codes {
  public:
   using Name = std::pair<int, int>;
 
+  /// Printed once for a text: each new shape of a call asks again.
   Name name_of(const expression::Formula& formula) {
-    std::string code = expression::device_code(formula);
-    runtime::Sha256 hash;
-    hash.update_field(code);
-    const auto digest = hash.finish();
-    const auto bits = [&](std::size_t first) {
-      std::uint32_t word = 0;
-      for (std::size_t i = 0; i < 4; ++i) word = word << 8U | static_cast<std::uint8_t>(digest[first + i]);
-      return static_cast<int>(word >> 1U);  // template arguments print without a sign
-    };
-    const Name name{bits(0), bits(4)};
     const std::scoped_lock lock(mutex_);
-    codes_.try_emplace(name, std::move(code));  // of so many bits of SHA-256, other code has another name
-    return name;
+    const auto known = names_.find(formula.text());
+    if (known != names_.end()) return known->second;
+    return names_[formula.text()] = add(expression::device_code(formula));
   }
 
   std::string find(const Name& name) {
@@ -47,7 +41,22 @@ class Codes {
   }
 
  private:
+  Name add(std::string code) {
+    runtime::Sha256 hash;
+    hash.update_field(code);
+    const auto digest = hash.finish();
+    const auto bits = [&](std::size_t first) {
+      std::uint32_t word = 0;
+      for (std::size_t i = 0; i < 4; ++i) word = word << 8U | static_cast<std::uint8_t>(digest[first + i]);
+      return static_cast<int>(word >> 1U);  // template arguments print without a sign
+    };
+    const Name name{bits(0), bits(4)};
+    codes_.try_emplace(name, std::move(code));  // of so many bits of SHA-256, other code has another name
+    return name;
+  }
+
   std::mutex mutex_;
+  std::map<std::string, Name, std::less<>> names_;  // by texts
   std::map<Name, std::string> codes_;
 };
 

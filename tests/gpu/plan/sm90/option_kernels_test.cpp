@@ -3,17 +3,12 @@
 // what they run.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <memory>
-#include <optional>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gpu/plan/plan_problem.h"
-#include "runtime/kernel_store.h"
-#include "runtime/pack/ptxas_report.h"
+#include "gpu/plan/sm90/compiled_kernels.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
 #include "sm90/forward_variant.h"
@@ -146,29 +141,6 @@ const std::vector<Option> kForwardOptions{
        p.page_size = 16;
        p.has_tree_mask = true;
      }},
-};
-
-class CompiledKernels : public testing::Test {
- protected:
-  void SetUp() override {
-    const char* const path = std::getenv("STROBE_NVRTC");
-    if (path == nullptr) GTEST_SKIP() << "this build has no NVRTC";
-    Result<std::unique_ptr<const runtime::Nvrtc>> opened = runtime::Nvrtc::open(path);
-    ASSERT_TRUE(opened.ok()) << opened.status().message();
-    nvrtc_ = std::move(*opened);
-  }
-
-  void expect_compiles(const runtime::Variant& variant) const {
-    std::string log;
-    const Result<std::string> image = runtime::kernel_store().compile(variant, *nvrtc_, &log);
-    ASSERT_TRUE(image.ok()) << image.status().message();
-    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
-    ASSERT_TRUE(report.has_value()) << log;
-    EXPECT_FALSE(report->wgmma_serialized) << variant.expression << '\n' << log;
-  }
-
- private:
-  std::unique_ptr<const runtime::Nvrtc> nvrtc_;
 };
 
 class Sm90OptionKernels : public CompiledKernels, public testing::WithParamInterface<Option> {

@@ -3,9 +3,6 @@
 // same, and that kernels compile with a text's code, without spills.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <memory>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -14,12 +11,11 @@
 #include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/plan_problem.h"
+#include "gpu/plan/sm90/compiled_kernels.h"
 #include "gpu/plan/supported.h"
 #include "gpu/plan/text_options.h"
 #include "gpu/variant/architecture.h"
 #include "gpu/variant/text_code.h"
-#include "runtime/kernel_store.h"
-#include "runtime/pack/ptxas_report.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
 #include "sm90/forward_variant.h"
@@ -131,40 +127,19 @@ const std::vector<Text> kTexts{
     {"document", "", "k <= q && document[k] == document[q]", {kDocument}},
 };
 
-class Sm90Texts : public testing::TestWithParam<Text> {
- protected:
-  void SetUp() override {
-    const char* const path = std::getenv("STROBE_NVRTC");
-    if (path == nullptr) GTEST_SKIP() << "this build has no NVRTC";
-    Result<std::unique_ptr<const runtime::Nvrtc>> opened = runtime::Nvrtc::open(path);
-    ASSERT_TRUE(opened.ok()) << opened.status().message();
-    nvrtc_ = std::move(*opened);
-  }
-
-  void expect_compiles(const runtime::Variant& variant) const {
-    std::string log;
-    const Result<std::string> image = runtime::kernel_store().compile(variant, *nvrtc_, &log);
-    ASSERT_TRUE(image.ok()) << image.status().message();
-    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
-    ASSERT_TRUE(report.has_value()) << log;
-    EXPECT_FALSE(report->wgmma_serialized) << variant.name << '\n' << log;
-    EXPECT_EQ(report->spill_bytes, 0) << variant.name << '\n' << log;
-  }
-
- private:
-  std::unique_ptr<const runtime::Nvrtc> nvrtc_;
-};
+class Sm90Texts : public CompiledKernels, public testing::WithParamInterface<Text> {};
 
 TEST_P(Sm90Texts, Compile) {
   AttentionProblem problem = problem_with(GetParam());
   const AttentionProblem forward = gpu::planned_problem(problem);
-  expect_compiles(forward_variant(*forward_config(forward, kH200)));
-  if (gpu::takes_text_blocks(forward)) expect_compiles(gpu::text_blocks_variant(forward, gpu::kSm90a));
+  expect_compiles_without_spills(forward_variant(*forward_config(forward, kH200)));
+  if (gpu::takes_text_blocks(forward)) expect_compiles_without_spills(gpu::text_blocks_variant(forward, gpu::kSm90a));
   problem.pass = Pass::backward;
   problem.expression.gradients = problem.expression.formula->reads().empty() ? 0 : 1;
   const backward::Config config = *backward_config(gpu::planned_problem(problem));
-  expect_compiles(backward_variant(config));
-  if (problem.expression.gradients != 0) expect_compiles(capture_gradient_variant(capture_gradient_config(config)));
+  expect_compiles_without_spills(backward_variant(config));
+  if (problem.expression.gradients != 0)
+    expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config)));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90Texts, testing::ValuesIn(kTexts),
