@@ -7,6 +7,29 @@ from typing import Any
 
 import torch
 
+from strobe.torch.flex.composed import (
+    cosh,
+    elu,
+    expm1,
+    gelu,
+    hardtanh,
+    leaky_relu,
+    lerp,
+    log1p,
+    logsigmoid,
+    low_bits,
+    reciprocal,
+    relu,
+    relu6,
+    scaled,
+    shifted,
+    sign,
+    silu,
+    sinh,
+    softplus,
+    square,
+    tan,
+)
 from strobe.torch.flex.operations import (
     absolute,
     add,
@@ -15,14 +38,12 @@ from strobe.torch.flex.operations import (
     comparison,
     divide,
     exp,
-    expm1,
     filled,
     floor,
     floor_divide,
     function,
     like,
     log,
-    log1p,
     logical_and,
     logical_not,
     logical_or,
@@ -34,17 +55,9 @@ from strobe.torch.flex.operations import (
     negative,
     of_booleans,
     power,
-    reciprocal,
-    relu,
     remainder,
     same,
-    scaled,
-    sign,
-    silu,
-    softplus,
-    square,
     subtract,
-    tan,
     to,
     to_boolean,
     to_integer,
@@ -54,8 +67,18 @@ from strobe.torch.flex.operations import (
 )
 from strobe.torch.flex.values import Value
 
-LITERAL_ARGUMENTS = frozenset({"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to", "softplus"})
+LITERAL_ARGUMENTS = frozenset(
+    {"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to"}
+    | {"softplus", "leaky_relu", "elu", "hardtanh", "gelu"}
+)
 """Operations that read their arguments as Python's values."""
+
+
+def bitwise_and(a: Value, b: Value) -> Value:
+    """Of booleans, or of integers and a number that has the lowest bits alone."""
+    low = low_bits(a, b)
+    return of_booleans(logical_and, "&")(a, b) if low is None else low
+
 
 OPERATIONS: dict[str, Callable[..., Value]] = {
     "add": add,
@@ -90,7 +113,16 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "reciprocal": reciprocal,
     "relu": relu,
     "silu": silu,
+    "relu6": relu6,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
+    "hardtanh": hardtanh,
+    "gelu": gelu,
     "softplus": softplus,
+    "logsigmoid": logsigmoid,
+    "sinh": sinh,
+    "cosh": cosh,
+    "lerp": lerp,
     **dict.fromkeys(("sign", "sgn"), sign),
     **dict.fromkeys(("maximum", "max", "fmax", "clamp_min"), maximum),
     **dict.fromkeys(("minimum", "min", "fmin", "clamp_max"), minimum),
@@ -105,10 +137,12 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "logical_or": logical_or,
     "logical_not": logical_not,
     "logical_xor": logical_xor,
-    **dict.fromkeys(("and", "rand", "bitwise_and"), of_booleans(logical_and, "&")),
+    **dict.fromkeys(("and", "rand", "bitwise_and"), bitwise_and),
     **dict.fromkeys(("or", "ror", "bitwise_or"), of_booleans(logical_or, "|")),
     **dict.fromkeys(("xor", "rxor", "bitwise_xor"), of_booleans(logical_xor, "^")),
     **dict.fromkeys(("invert", "bitwise_not"), of_booleans(logical_not, "~")),
+    **dict.fromkeys(("lshift", "bitwise_left_shift"), shifted(up=True)),
+    **dict.fromkeys(("rshift", "bitwise_right_shift"), shifted(up=False)),
     "where": where,
     "masked_fill": masked_fill,
     "to": to,
@@ -145,7 +179,7 @@ def _operator(name: str) -> Callable[..., Any]:
 
 for _name in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
-    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor"),
+    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rshift"),
     *("lt", "le", "gt", "ge", "eq", "ne"),
 ):
     setattr(Value, f"__{_name}__", _operator(_name))

@@ -45,7 +45,7 @@ def _promoted(a: Value, b: Value) -> Kind:
     return "real" if "real" in (a.kind, b.kind) else "int"
 
 
-def _literal(value: Value) -> float | None:
+def literal(value: Value) -> float | None:
     """Of an integer that is one."""
     return value.low if value.kind == "int" and value.low == value.high else None
 
@@ -100,7 +100,7 @@ def divide(a: Value, b: Value, *, rounding_mode: str | None = None) -> Value:
 def floor_divide(a: Value, b: Value) -> Value:
     if "real" in (a.kind, b.kind):
         return floor(divide(a, b))
-    by = _literal(b)
+    by = literal(b)
     bounds = _UNBOUNDED
     if by is not None and by > 0:  # infinities divided by integers are nan
         bounds = (
@@ -114,7 +114,7 @@ def remainder(a: Value, b: Value) -> Value:
     """With the sign of the divisor, as in Python."""
     if "real" in (a.kind, b.kind):
         return subtract(a, multiply(floor_divide(a, b), b))
-    by = _literal(b)
+    by = literal(b)
     bounds = (0.0, by - 1) if by is not None and by > 0 else _UNBOUNDED
     return _joined("%", PRODUCT, to_integer(a), to_integer(b), "int", bounds)
 
@@ -175,51 +175,6 @@ def trunc(a: Value) -> Value:
     return where(compare("<", a, number(a.trace, 0)), ceil(a), floor(a)) if a.kind == "real" else a
 
 
-def scaled(function: Callable[[Value], Value], factor: float) -> Callable[[Value], Value]:
-    return lambda a: multiply(function(a), number(a.trace, factor))
-
-
-def square(a: Value) -> Value:
-    return multiply(a, a)
-
-
-def reciprocal(a: Value) -> Value:
-    return divide(number(a.trace, 1.0), a)
-
-
-def log1p(a: Value) -> Value:
-    return log(add(number(a.trace, 1.0), a))
-
-
-def expm1(a: Value) -> Value:
-    return subtract(exp(a), number(a.trace, 1.0))
-
-
-def tan(a: Value) -> Value:
-    return divide(_call("sin", "real", a), _call("cos", "real", a))
-
-
-def relu(a: Value, inplace: bool = False) -> Value:
-    return maximum(a, number(a.trace, 0))
-
-
-def silu(a: Value, inplace: bool = False) -> Value:
-    return multiply(a, _call("sigmoid", "real", a))
-
-
-def softplus(a: Value, beta: Any = 1, threshold: Any = 20) -> Value:
-    x = multiply(a, number(a.trace, beta)) if beta != 1 else a
-    smooth = log1p(exp(x))
-    smooth = divide(smooth, number(a.trace, beta)) if beta != 1 else smooth
-    return where(compare(">", x, number(a.trace, threshold)), a, smooth)
-
-
-def sign(a: Value) -> Value:
-    zero = number(a.trace, 0)
-    up, down = (number(a.trace, float(x) if a.kind == "real" else x) for x in (1, -1))
-    return where(compare(">", a, zero), up, where(compare("<", a, zero), down, multiply(a, zero)))
-
-
 def maximum(a: Value, b: Value) -> Value:
     bounds = max(_low(a), _low(b)), max(_high(a), _high(b))
     return _call("max", _promoted(a, b), a, b, bounds=bounds)
@@ -247,8 +202,8 @@ def comparison(symbol: str) -> Callable[[Value, Value], Value]:
 def to_real(a: Value) -> Value:
     if a.kind == "real":
         return a
-    literal = _literal(a)
-    return number(a.trace, float(literal)) if literal is not None else _call("float", "real", a)
+    known = literal(a)
+    return number(a.trace, float(known)) if known is not None else _call("float", "real", a)
 
 
 def to_integer(a: Value) -> Value:
@@ -259,8 +214,8 @@ def to_integer(a: Value) -> Value:
 
 
 def to_boolean(a: Value) -> Value:
-    if (literal := _literal(a)) is not None:
-        return number(a.trace, literal != 0)
+    if (known := literal(a)) is not None:
+        return number(a.trace, known != 0)
     return a if a.kind == "bool" else compare("!=", a, number(a.trace, 0))
 
 
