@@ -40,7 +40,13 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-/// @stable
+/// What becomes of scores: probabilities of each row, or what they are. @experimental
+enum class Normalization : std::uint8_t {
+  softmax,  // P = exp(s - LSE)
+  none,     // P = s, and 0 where a key is hidden or s is -inf: no maximum, no sum and no LSE
+};
+
+/// @stable, but for normalize
 struct AttentionOptions {
   std::optional<float> scale{};  // multiplies Q K^T; 1/sqrt(head_dim) when not given
   CausalMask causal = CausalMask::none;
@@ -62,6 +68,11 @@ struct AttentionOptions {
   // that attention over more keys than a model was trained on stays as sharp (Chiang and Cholak, "Overcoming a
   // theoretical limitation of self-attention", 2022, section 5.3). At least 2; 0 turns it off. Before softcap.
   std::int64_t log_length = 0;
+  // none: O = P V with P as ScoreModifiers' texts say, after everything else that scores meet: "sigmoid(score)" is
+  // sigmoid attention (Ramapuram et al., 2024), "score * sigmoid(score) / k_len" that of HSTU (Zhai et al., 2024), and
+  // without a text it is linear attention. O is not divided by anything; a row that sees no key has O = 0. There is no
+  // lse, d_lse or max_logits, no sink and no JVP; a backward reads neither o nor lse. CPU alone, and not with 8-bit q.
+  Normalization normalize = Normalization::softmax;
 };
 
 /// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias, of which

@@ -51,6 +51,9 @@ typedef enum strobe_causal {
   STROBE_CAUSAL_TOP_LEFT = 2
 } strobe_causal;
 
+/* As strobe::Normalization. @experimental */
+typedef enum strobe_normalization { STROBE_NORMALIZE_SOFTMAX = 0, STROBE_NORMALIZE_NONE = 1 } strobe_normalization;
+
 /* @stable */
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
@@ -86,6 +89,8 @@ typedef struct strobe_options {
   int32_t deterministic;
   int32_t row_invariant; /* 0 or 1: a row's bits do not depend on the rest of the call (attention.h) */
   int64_t log_length;    /* log-length scaling beyond this many keys; 0: none */
+  int32_t normalize;     /* strobe_normalization */
+  int32_t reserved;      /* must be 0 */
 } strobe_options;
 
 /* As strobe::Sequences. A max_seqlen of 0 means unknown. @stable */

@@ -124,6 +124,8 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   if (!from.ok()) return from.status();
   if (Status status = check_enum(from->causal, STROBE_CAUSAL_TOP_LEFT, "causal"); !status.ok()) return status;
   if (Status status = check_enum(from->row_invariant, 1, "row_invariant"); !status.ok()) return status;
+  if (Status status = check_enum(from->normalize, STROBE_NORMALIZE_NONE, "normalize"); !status.ok()) return status;
+  if (from->reserved != 0) return invalid("strobe_options.reserved is {}: it must be 0", from->reserved);
   AttentionOptions options;
   if (from->has_scale != 0) options.scale = from->scale;
   options.causal = static_cast<CausalMask>(from->causal);
@@ -134,6 +136,7 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   options.deterministic = from->deterministic != 0;
   options.row_invariant = from->row_invariant != 0;
   options.log_length = from->log_length;
+  options.normalize = static_cast<Normalization>(from->normalize);
   return options;
 }
 

@@ -91,6 +91,9 @@ Result<AttentionProblem> make_problem(const JvpArguments& a, const AttentionOpti
   if (a.modifiers.function != nullptr) {
     return unsupported("modifiers.function is given: no engine has the JVP of a score that a text says");
   }
+  if (options.normalize != Normalization::softmax) {
+    return unsupported("normalize is none: no engine has the JVP of scores that are not normalized");
+  }
   Status status =
       first_failure([&] { return check_no_eight_bit({"q", a.q}); }, [&] { return check_no_eight_bit({"k", a.k}); },
                     [&] { return check_no_eight_bit({"v", a.v}); }, [&] { return check_no_cache(a.sequences, "JVP"); });

@@ -8,6 +8,7 @@
 #include "api/eight_bit.h"
 #include "api/heads_first.h"
 #include "api/modifiers.h"
+#include "api/options.h"
 #include "api/tensor_checks.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
@@ -49,22 +50,6 @@ SideLayout key_layout(const Sequences& sequences, const ConstTensorView& page_ta
 
 std::int64_t extent(const ConstTensorView& view, int from_last) {
   return view.shape[static_cast<std::size_t>(view.rank - from_last)];
-}
-
-Status check_options(const AttentionOptions& options) {
-  if (options.scale && !std::isfinite(*options.scale)) return invalid("scale is {}: it must be finite", *options.scale);
-  if (!std::isfinite(options.softcap) || options.softcap < 0.0F) {
-    return invalid("softcap is {}: it must be positive, or 0 for none", options.softcap);
-  }
-  if (options.window.left < -1 || options.window.right < -1) {
-    return invalid("window is ({}, {}): each side must be 0 or more, or -1 for no bound", options.window.left,
-                   options.window.right);
-  }
-  if (options.chunk < 0) return invalid("chunk is {}: it must be positive, or 0 for none", options.chunk);
-  if (options.log_length < 0 || options.log_length == 1 || (options.log_length > 0 && options.row_invariant)) {
-    return invalid("log_length is {}: it must be 2 or more, or 0 for none and with row_invariant", options.log_length);
-  }
-  return check_dropout(options.dropout);
 }
 
 Status check_input_dtype(const ConstTensorView& q, Pass pass) {
@@ -327,6 +312,7 @@ class ProblemMaker {
     problem.dropout = options_.dropout;
     problem.deterministic = options_.deterministic;
     problem.row_invariant = options_.row_invariant;
+    problem.normalize = options_.normalize;
     return with_folded_log_length(problem);
   }
 
@@ -368,6 +354,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
   if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
   if (status.ok() && eight_bit) status = read_eight_bit(a, *problem);
   if (status.ok() && stored) status = read_stored(a, *problem);
+  if (status.ok()) status = check_normalization(a, options);
   if (!status.ok()) return status;
   problem->wants_lse = a.lse.given();
   problem->wants_max_logits = a.max_logits.given();
@@ -382,8 +369,12 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
   const std::int64_t d = problem->head_dim;
   const std::int64_t dv = problem->head_dim_v;
   Status status = first_failure(
-      [&] { return maker.check_companion({"o", a.o}, maker.q(), dv, maker.output_axes()); },
-      [&] { return maker.check_lse({"lse", a.lse}); },
+      [&] { return check_normalization(a, options); },
+      [&] {
+        const bool read = is_normalized(*problem) || a.o.given();
+        return read ? maker.check_companion({"o", a.o}, maker.q(), dv, maker.output_axes()) : Status();
+      },
+      [&] { return is_normalized(*problem) ? maker.check_lse({"lse", a.lse}) : Status(); },
       [&] { return maker.check_companion({"d_o", a.d_o}, maker.q(), dv, maker.output_axes()); },
       [&] { return a.d_lse.given() ? maker.check_lse({"d_lse", a.d_lse}) : Status(); },
       [&] { return maker.check_output({"dq", a.dq}, maker.q(), d, maker.query_axes()); },

@@ -98,6 +98,7 @@ struct AttentionProblem {
   float dropout = 0.0F;
   bool deterministic = false;
   bool row_invariant = false;  // read by forwards alone
+  Normalization normalize = Normalization::softmax;
   ModifierShape modifiers;
   EightBitShape eight_bit;
   StoredShape stored;
@@ -110,6 +111,9 @@ struct AttentionProblem {
 
   bool operator==(const AttentionProblem&) const = default;
 };
+
+/// Whether rows of P are divided by their sums, which LSE is the logarithm of.
+inline bool is_normalized(const AttentionProblem& problem) { return problem.normalize == Normalization::softmax; }
 
 /// Of k and v.
 inline DType stored_dtype(const AttentionProblem& problem) {

@@ -13,6 +13,7 @@ namespace strobe {
 /// The names of an enumeration's values, in order.
 constexpr auto names_of(Pass) { return std::to_array<std::string_view>({"forward", "backward", "jvp"}); }
 constexpr auto names_of(CausalMask) { return std::to_array<std::string_view>({"none", "bottom_right", "top_left"}); }
+constexpr auto names_of(Normalization) { return std::to_array<std::string_view>({"softmax", "none"}); }
 constexpr auto names_of(DType) {
   return std::to_array<std::string_view>(
       {"float32", "float16", "bfloat16", "int32", "float8_e4m3", "uint8", "int8", "int64"});
@@ -46,22 +47,22 @@ constexpr auto fields_of(const StoredShape&) {
 
 constexpr auto fields_of(const AttentionProblem&) {
   using P = AttentionProblem;
-  return all_fields(field("pass", &P::pass), field("dtype", &P::dtype), field("device", &P::device),
-                    field("batch", &P::batch), field("heads_q", &P::heads_q), field("heads_kv", &P::heads_kv),
-                    field("head_dim", &P::head_dim), field("head_dim_v", &P::head_dim_v),
-                    field("seqlen_q", &P::seqlen_q), field("seqlen_k", &P::seqlen_k), field("total_q", &P::total_q),
-                    field("total_k", &P::total_k), field("packed_q", &P::packed_q), field("packed_k", &P::packed_k),
-                    field("has_seqused_q", &P::has_seqused_q), field("has_seqused_k", &P::has_seqused_k),
-                    field("page_size", &P::page_size), field("has_leftpad_k", &P::has_leftpad_k),
-                    field("has_cache_batch_idx", &P::has_cache_batch_idx), field("has_tree_mask", &P::has_tree_mask),
-                    field("has_offsets", &P::has_offsets), field("scale", &P::scale), field("causal", &P::causal),
-                    field("window", &P::window), field("chunk", &P::chunk), field("softcap", &P::softcap),
-                    field("log_length", &P::log_length), field("dropout", &P::dropout),
-                    field("deterministic", &P::deterministic), field("row_invariant", &P::row_invariant),
-                    field("modifiers", &P::modifiers), field("eight_bit", &P::eight_bit), field("stored", &P::stored),
-                    field("expression", &P::expression), field("wants_lse", &P::wants_lse),
-                    field("wants_max_logits", &P::wants_max_logits), field("has_d_lse", &P::has_d_lse),
-                    field("wants_d_bias", &P::wants_d_bias), field("wants_d_sink", &P::wants_d_sink));
+  return all_fields(
+      field("pass", &P::pass), field("dtype", &P::dtype), field("device", &P::device), field("batch", &P::batch),
+      field("heads_q", &P::heads_q), field("heads_kv", &P::heads_kv), field("head_dim", &P::head_dim),
+      field("head_dim_v", &P::head_dim_v), field("seqlen_q", &P::seqlen_q), field("seqlen_k", &P::seqlen_k),
+      field("total_q", &P::total_q), field("total_k", &P::total_k), field("packed_q", &P::packed_q),
+      field("packed_k", &P::packed_k), field("has_seqused_q", &P::has_seqused_q),
+      field("has_seqused_k", &P::has_seqused_k), field("page_size", &P::page_size),
+      field("has_leftpad_k", &P::has_leftpad_k), field("has_cache_batch_idx", &P::has_cache_batch_idx),
+      field("has_tree_mask", &P::has_tree_mask), field("has_offsets", &P::has_offsets), field("scale", &P::scale),
+      field("causal", &P::causal), field("window", &P::window), field("chunk", &P::chunk),
+      field("softcap", &P::softcap), field("log_length", &P::log_length), field("dropout", &P::dropout),
+      field("deterministic", &P::deterministic), field("row_invariant", &P::row_invariant),
+      field("normalize", &P::normalize), field("modifiers", &P::modifiers), field("eight_bit", &P::eight_bit),
+      field("stored", &P::stored), field("expression", &P::expression), field("wants_lse", &P::wants_lse),
+      field("wants_max_logits", &P::wants_max_logits), field("has_d_lse", &P::has_d_lse),
+      field("wants_d_bias", &P::wants_d_bias), field("wants_d_sink", &P::wants_d_sink));
 }
 
 }  // namespace strobe

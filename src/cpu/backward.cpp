@@ -90,6 +90,14 @@ class Backward {
   void start_rows(const BlockPlace& place, std::int64_t dq_block, int worker) {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const std::int64_t row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence));
+    if (is_normalized(problem_)) correct_rows(place, row_begin, row_end, worker);
+    std::fill_n(dq_sums(dq_block + place.block), workspace_.dq_block, 0.0F);
+    new (turns(place) + place.block)
+        std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
+  }
+
+  /// delta and normalizers of rows whose probabilities have a sum.
+  void correct_rows(const BlockPlace& place, std::int64_t row_begin, std::int64_t row_end, int worker) {
     compute_delta({.dtype = problem_.dtype,
                    .o = query_rows(problem_, arguments_.o, place.sequence, place.head),
                    .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
@@ -99,9 +107,6 @@ class Backward {
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
     normalize(place, row_begin, row_end, worker);
-    std::fill_n(dq_sums(dq_block + place.block), workspace_.dq_block, 0.0F);
-    new (turns(place) + place.block)
-        std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
   }
 
   void normalize(const BlockPlace& place, std::int64_t row_begin, std::int64_t row_end, int worker) {
@@ -149,6 +154,7 @@ class Backward {
                             .key_end = std::min(key_begin + tiles_.block_n, place.sequence.k.length),
                             .head_dim = problem_.head_dim,
                             .head_dim_v = problem_.head_dim_v,
+                            .normalized = is_normalized(problem_),
                             .scale = product_scale(problem_, place.sequence.k.length),
                             .visible = visible(place.sequence),
                             .score_scale = score_scale(problem_, place.sequence.k.length),

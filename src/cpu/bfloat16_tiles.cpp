@@ -10,7 +10,7 @@ namespace strobe::cpu {
 using bf16::kBlock;
 
 bool takes_bfloat16(const AttentionProblem& problem) {
-  return problem.dtype == DType::bfloat16 && !problem.expression.given();
+  return problem.dtype == DType::bfloat16 && !problem.expression.given() && is_normalized(problem);
 }
 
 Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {

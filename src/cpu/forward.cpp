@@ -128,6 +128,7 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
                        .max_logits = max_logits_of(arguments.max_logits, b, group * heads_per_group(problem)),
                        .eight_bit = eight_bit_operands(problem, arguments, b, group, head_kv),
                        .stored = stored_operands(problem, arguments, b, head_kv),
+                       .normalized = is_normalized(problem),
                        .row_invariant = problem.row_invariant,
                        .tiles = plan.tiles};
   };

@@ -193,6 +193,7 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
         fmt::format("row-invariant a row's keys in tiles of {}, counted from its sequence's first, in their order\n",
                     plan.tiles.block_n);
   }
+  if (!is_normalized(problem)) text += "normalize     none: P is the scores; no maximum, no sum\n";
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,

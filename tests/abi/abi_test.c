@@ -163,6 +163,12 @@ static void test_numbers_that_name_nothing_are_rejected(void) {
   options = (strobe_options){.struct_size = sizeof options, .row_invariant = 2};
   CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
                  "row_invariant is 2: it must be from 0 to 1");
+  options = (strobe_options){.struct_size = sizeof options, .normalize = 2};
+  CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                 "normalize is 2: it must be from 0 to 1");
+  options = (strobe_options){.struct_size = sizeof options, .reserved = 1};
+  CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_options.reserved is 1: it must be 0");
   strobe_execution execution = {.struct_size = sizeof execution, .engine = -1};
   CHECK_REJECTED(strobe_forward(&arguments, NULL, &execution), STROBE_INVALID_ARGUMENT,
                  "engine is -1: it must be from 0 to 4");

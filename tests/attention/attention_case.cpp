@@ -70,6 +70,7 @@ void append_options(std::ostream& out, const AttentionOptions& options) {
     }
   };
   for_each_option(options, append_value);
+  if (options.normalize == Normalization::none) out << " normalize none";
 }
 
 const char* text_of(const Sharing& sharing) {
@@ -122,7 +123,7 @@ std::string describe(const AttentionCase& attention) {
 std::vector<std::string> options_of(const AttentionCase& attention) {
   const AttentionOptions& options = attention.options;
   std::vector<std::string> names;
-  const bool backward = attention.wants_lse && !attention.tree;
+  const bool backward = has_backward(attention);
   const auto add = [&names](std::string_view name, bool asked) {
     if (asked) names.emplace_back(name);
   };
@@ -137,6 +138,7 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("alibi", attention.alibi != Alibi::none);
   add("bias", attention.bias.has_value());
   add("d_bias", attention.bias && attention.bias->wants_gradient && backward);
+  add("normalize", !is_normalized(attention));
   add("text", attention.text.has_value());
   add("sink", attention.has_sink);
   add("d_sink", attention.has_sink && attention.wants_d_sink && backward);

@@ -93,6 +93,16 @@ struct AttentionCase {
 /// Everything about the case in one line.
 std::string describe(const AttentionCase& attention);
 
+/// Whether the case has sums of rows: lse, sinks, max_logits.
+inline bool is_normalized(const AttentionCase& attention) {
+  return attention.options.normalize == Normalization::softmax;
+}
+
+/// Whether its backward runs, too: that of a softmax reads lse.
+inline bool has_backward(const AttentionCase& attention) {
+  return (attention.wants_lse || !is_normalized(attention)) && !attention.tree;
+}
+
 /// What the case asks an engine for beyond plain attention: "alibi", "packed q", "d_bias", ...
 std::vector<std::string> options_of(const AttentionCase& attention);
 

@@ -133,7 +133,8 @@ strobe_options options_of(const AttentionOptions& from) {
           .chunk = from.chunk,
           .deterministic = from.deterministic ? 1 : 0,
           .row_invariant = from.row_invariant ? 1 : 0,
-          .log_length = from.log_length};
+          .log_length = from.log_length,
+          .normalize = static_cast<std::int32_t>(from.normalize)};
 }
 
 Status status_of(strobe_code code) { return {static_cast<StatusCode>(code), strobe_last_error()}; }

@@ -121,7 +121,7 @@ TEST_P(SameBits, FromManyCallersAtOnce) {
 TEST(SameBits, OfRandomCases) {
   for (const std::uint64_t seed : chosen_seeds(60)) {
     const AttentionCase attention = random_case(seed);
-    if (!attention.wants_lse || attention.tree) continue;
+    if (!has_backward(attention)) continue;
     SCOPED_TRACE(describe(attention));
     CaseTensors tensors(attention);
     const auto expected = result_bytes(tensors, attention, {.threads = 1});

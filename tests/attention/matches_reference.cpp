@@ -51,7 +51,7 @@ void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& a
   const Status forward_status = forward(tensors.forward_arguments(), attention.options, execution);
   ASSERT_TRUE(forward_status.ok()) << forward_status.message();
   expect_forward_matches(tensors, attention, model_of(tensors.forward_arguments(), attention.options, execution));
-  if (!attention.wants_lse || attention.tree) return;
+  if (!has_backward(attention)) return;
   const Status backward_status = backward(tensors.backward_arguments(), attention.options, execution);
   ASSERT_TRUE(backward_status.ok()) << backward_status.message();
   expect_backward_matches(tensors, attention, model_of(tensors.backward_arguments(), attention.options, execution));

@@ -81,7 +81,7 @@ PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece, const At
   call_.o = {.data = o_.data(), .dtype = whole.o.dtype, .device = whole.o.device, .rank = 4};
   call_.o.shape = {1, piece.rows(), piece.heads, columns_};
   call_.o.strides = {piece.rows() * piece.heads * columns_, piece.heads * columns_, columns_, 1};
-  call_.lse = tensor(lse_.data(), {1, piece.heads, piece.rows()});
+  if (options.normalize == Normalization::softmax) call_.lse = tensor(lse_.data(), {1, piece.heads, piece.rows()});
   call_.modifiers = modifiers_of(whole.modifiers, piece);
   if (piece.at_offset) set_offsets(options);
   call_.random = whole.random;

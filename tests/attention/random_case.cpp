@@ -142,6 +142,20 @@ void draw_tree(AttentionCase& attention, Random& random) {
   attention.tree = {.random_bits = random.chance(0.5), .visible = random.one_of({0.05, 0.5, 0.9})};
 }
 
+TextShape text_shape(const AttentionCase& attention) {
+  return {attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows, attention.k.rows};
+}
+
+// Half of such cases have a text of their own, others what they have drawn or none: linear attention.
+void draw_unnormalized(AttentionCase& attention, const EngineLimits& limits, Random& random) {
+  attention.options.normalize = Normalization::none;
+  attention.has_sink = attention.has_d_lse = attention.wants_lse = attention.wants_max_logits = false;
+  if (!limits.text || random.chance(0.5)) return;
+  const std::vector<TextCase> texts = unnormalized_texts(text_shape(attention));
+  attention.text = texts[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(texts.size()) - 1))];
+  if (attention.bias) attention.bias->hidden = 0.0;  // score * sigmoid(score) makes no number of -inf
+}
+
 double work(const AttentionCase& attention) {
   const double entries = attention.q.cu_seqlens.empty() || attention.k.cu_seqlens.empty()
                              ? static_cast<double>(std::max<std::int64_t>(1, attention.batch))
@@ -215,11 +229,11 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     attention.random.heads = attention.random.first_head + attention.heads_q + random.integer(0, 3);
   }
   if (limits.text && random.chance(0.25)) {
-    attention.text = random_text(
-        {attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows, attention.k.rows}, random);
+    attention.text = random_text(text_shape(attention), random);
     // Most texts make no number of an infinite score.
     if (attention.bias && !attention.text->score.empty()) attention.bias->hidden = 0.0;
   }
+  if (limits.normalize && random.chance(0.2)) draw_unnormalized(attention, limits, random);
   attention.seed = seed;
   return attention;
 }
@@ -229,6 +243,7 @@ bool contradict(const std::string& one, const std::string& other) {
     if (name == "tree_mask") return with == "block_mask" || with == "backward" || with.starts_with("d_");
     if (name == "offsets") return with == "log_length" || with == "tree_mask";
     if (name == "row_invariant") return with == "log_length";
+    if (name == "normalize") return with.ends_with("sink") || with == "d_lse" || with == "max_logits";
     return (name.ends_with("bias") && with.starts_with("packed")) ||
            (name.starts_with("causal") && with.starts_with("causal") && name != with);
   };

@@ -31,7 +31,8 @@ struct EngineLimits {
   bool row_invariant = true;
   bool tree_mask = true;
   bool offsets = true;
-  bool text = true;  // score and mask expressions
+  bool text = true;       // score and mask expressions
+  bool normalize = true;  // scores that are not normalized, too
   bool backward = true;
 };
 

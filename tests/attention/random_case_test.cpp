@@ -21,10 +21,11 @@ TEST(RandomCase, HasEveryOptionOften) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     for (const std::string& name : options_of(random_case(seed))) ++counts[name];
   }
-  for (const char* name : {"packed q",        "packed k", "seqused",  "grouped heads", "scale",     "causal",
-                           "causal top_left", "window",   "chunk",    "softcap",       "dropout",   "deterministic",
-                           "alibi",           "bias",     "d_bias",   "sink",          "d_sink",    "block_mask",
-                           "max_logits",      "d_lse",    "backward", "row_invariant", "tree_mask", "offsets"}) {
+  for (const char* name :
+       {"packed q",      "packed k",  "seqused", "grouped heads", "scale",         "causal", "causal top_left",
+        "window",        "chunk",     "softcap", "dropout",       "deterministic", "alibi",  "bias",
+        "d_bias",        "sink",      "d_sink",  "block_mask",    "max_logits",    "d_lse",  "backward",
+        "row_invariant", "tree_mask", "offsets", "normalize",     "text"}) {
     EXPECT_GE(counts[name], 1000) << name;
     RecordProperty(name, counts[name]);
   }

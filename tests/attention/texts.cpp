@@ -43,6 +43,19 @@ std::vector<TextCase> texts(const TextShape& s) {
 
 std::vector<TextCase> all_texts(const TextShape& shape) { return texts(shape); }
 
+std::vector<TextCase> unnormalized_texts(const TextShape& shape) {
+  const std::int64_t heads = std::max<std::int64_t>(shape.heads_q, 1);
+  return {
+      {"sigmoid(score)", "", {}},
+      {"score * sigmoid(score) / k_len", "k <= q + k_len - q_len", {}},
+      {"sigmoid(score - log(float(k_len)) + shift[head])", "", {{{"shift", kReal, 1}, {heads}, 0, true}}},
+      {"max(score, 0) * weight[k - q + 40] + (k % 3 == 0 ? -inf : 0.0)",
+       "k != 2",
+       {{{"weight", kReal, 1}, {81}, 0, true}}},
+      {"pow(score, 2) * 0.1 - score", "(q - k) % 2 == 0", {}},
+  };
+}
+
 ScoreFunction TextCase::function() const {
   std::vector<CaptureType> types;
   for (const CapturedTensor& capture : captures) types.push_back(capture.type);

@@ -37,6 +37,9 @@ struct TextShape {
 /// reach.
 std::vector<TextCase> all_texts(const TextShape& shape);
 
+/// Texts that are probabilities themselves, with gradients of all their captures.
+std::vector<TextCase> unnormalized_texts(const TextShape& shape);
+
 /// One of them; some gradients of its captures are wanted.
 TextCase random_text(const TextShape& shape, Random& random);
 

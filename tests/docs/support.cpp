@@ -258,6 +258,11 @@ std::vector<Row> rows() {
          calls.forward.modifiers.captures = calls.backward.modifiers.captures = captures;
          calls.backward.d_captures = gradients;
        })},
+      {"[scores that are not normalized](docs/options.md#normalize): sigmoid attention, HSTU, linear attention",
+       with([](Calls& calls) {
+         calls.options.normalize = Normalization::none;
+         calls.backward.lse = {};
+       })},
       {"LSE and its gradient", with([](Calls& calls) {
          calls.forward.lse = out(DType::float32, {kBatch, kHeads, kRows});
          calls.backward.d_lse = in(DType::float32, {kBatch, kHeads, kRows});

@@ -35,6 +35,7 @@ EngineLimits gpu_limits(std::uint64_t group) {
   Random random(group);
   EngineLimits limits;
   limits.text = false;  // see add_text()
+  limits.normalize = false;
   limits.dtypes = {random.one_of({DType::float16, DType::bfloat16, DType::float32})};
   if (number_from("STROBE_FLOAT32", 0) != 0) limits.dtypes = {DType::float32};
   limits.alignment = 8;

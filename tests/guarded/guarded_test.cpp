@@ -95,7 +95,7 @@ void run_attention(std::uint64_t seed) {
   SCOPED_TRACE(describe(attention));
   const CaseTensors tensors(attention);
   GuardedRun(seed).attend(tensors.forward_arguments(), attention.options);
-  if (!attention.wants_lse || attention.tree) return;
+  if (!has_backward(attention)) return;
   GuardedRun(seed).attend(tensors.backward_arguments(), attention.options);
 }
 

@@ -65,7 +65,7 @@ void expect_references_agree(const AttentionCase& attention) {
 TEST(Plain, AgreesWithTheValuesOfTheBounds) {
   for (const std::uint64_t seed : chosen_seeds(200)) {
     AttentionCase attention = random_case(seed, {.dtypes = {DType::float32}});  // 16-bit outputs would widen the bound
-    attention.wants_lse = true;
+    attention.wants_lse = is_normalized(attention);
     expect_references_agree(attention);
     if (HasFailure()) FAIL() << "reproduce with STROBE_SEED=" << seed;
   }
@@ -195,6 +195,22 @@ std::vector<AttentionCase> gradient_cases() {
     c.bias = {.dtype = DType::float32, .sharing = {.per_head = true}};
     c.has_sink = true;
     c.random = {.seed = 7, .offset = 9};
+  });
+  const auto without_softmax = [](AttentionCase& c) {
+    c.options.normalize = Normalization::none;
+    c.wants_lse = c.has_d_lse = false;
+  };
+  add(plain, [&](AttentionCase& c) {
+    without_softmax(c);
+    c.bias = {.sharing = {.per_head = true}, .hidden = 0.3};
+    c.options.causal = CausalMask::bottom_right;
+  });
+  add(plain, [&](AttentionCase& c) {
+    without_softmax(c);
+    c.options.softcap = 2.0F;
+    c.options.dropout = 0.4F;
+    c.alibi = Alibi::per_head;
+    c.text = {"score * sigmoid(score) / k_len", "k != 2", {}};
   });
   add(plain, [](AttentionCase& c) {
     c.q.rows = 70;  // two blocks of queries, two of keys

@@ -42,7 +42,7 @@ class BackwardBlock {
         bias_gradient_(task.bias_turn, task.key_begin, count_, scratch_.terms),
         text_(task, queries_of_, scratch_, count_),
         has_extras_(task.queries.terms.given() || task.queries.expression.given() || task.queries.dropout.given ||
-                    task.queries.d_bias.data != nullptr),
+                    task.queries.d_bias.data != nullptr || !task.normalized),
         kept_(scratch_.kept) {}
 
   void run() {
@@ -191,9 +191,17 @@ class BackwardBlock {
     std::int64_t valid;
   };
 
+  /// P of scores x by the row's normalizers.
+  static HWY_INLINE Vec probability(Vec x, float shift, float log2_sum) {
+    const Floats d;
+    const Vec exponent = hn::MulSub(hn::Sub(x, hn::Set(d, shift)), hn::Set(d, kLog2E), hn::Set(d, log2_sum));
+    // P exceeds 1 by rounding alone: not where an lse does not belong to these inputs, either. NaN passes.
+    return exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 1.0F)), hn::Set(d, 1.0F), exponent));
+  }
+
   /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys. Extras: terms join the
-  /// scores, dropout takes its share of P and dP,
-  /// and dS before the softcap, which is the bias's gradient, takes the place of the terms.
+  /// scores, dropout takes its share of P and dP, dS before the softcap, which is the bias's gradient, takes the place
+  /// of the terms, and where nothing is normalized P = S and dS = dP.
   template <bool kMasked, bool kExtras>
   HWY_INLINE void differentiate(std::int64_t key, std::int64_t lane, const LaneInterval& visible, const RowRange& rows,
                                 float* HWY_RESTRICT d_scores) {
@@ -206,6 +214,7 @@ class BackwardBlock {
     const bool capped = task_.score_scale.capped;
     const bool has_terms = queries_of_.terms.given();
     const bool has_text = text_.given();
+    const bool normalized = !kExtras || task_.normalized;
     const bool wants_d_bias = bias_gradient_.wanted();
     const GroupDropout& dropout = queries_of_.dropout;
     const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
@@ -218,10 +227,7 @@ class BackwardBlock {
         if (has_terms) x = hn::MulAdd(s, scale, hn::Load(d, scratch_.terms + row * kPanel + lane));
         if (has_text) x = hn::Load(d, scratch_.text_scores + row * kPanel + lane);
       }
-      const Vec exponent =
-          hn::MulSub(hn::Sub(x, hn::Set(d, shift[row])), hn::Set(d, kLog2E), hn::Set(d, log2_sum[row]));
-      // P exceeds 1 by rounding alone: not where an lse does not belong to these inputs, either. NaN passes.
-      Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 1.0F)), hn::Set(d, 1.0F), exponent));
+      const Vec p = normalized ? probability(x, shift[row], log2_sum[row]) : text_.shown(x, x);
       Vec dp = hn::Load(d, scratch_.d_probabilities + row * kPanel + lane);
       Vec p_kept = p;
       if constexpr (kExtras) {
@@ -231,7 +237,7 @@ class BackwardBlock {
           dp = hn::IfThenElseZero(keeps, hn::Mul(dp, inverse_keep));
         }
       }
-      Vec unsloped = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
+      Vec unsloped = normalized ? hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row]))) : text_.shown(x, dp);
       if constexpr (kExtras) {
         if (has_text) unsloped = text_.through(x, row * kPanel + lane, unsloped, p_kept);
       }

@@ -45,10 +45,12 @@ class ForwardBlock : protected QueryBlock {
   DType key_dtype() const { return task_.stored.given() ? task_.stored.dtype : task_.dtype; }
 
   void begin() {
-    std::fill_n(scratch_.row_max, lanes(), -kInfinity);
+    // Where nothing is normalized every row's maximum is 0 and its sum 1, and nothing is ever rescaled.
+    std::fill_n(scratch_.row_max, lanes(), task_.normalized ? -kInfinity : 0.0F);
+    if (!task_.normalized) std::fill_n(scratch_.rescale, kPanel, 1.0F);
     std::fill_n(scratch_.row_offset, lanes(), 0.0F);
     std::fill_n(scratch_.block_factor, kPanel, 1.0F);
-    std::fill_n(scratch_.row_sum, lanes(), 0.0F);
+    std::fill_n(scratch_.row_sum, lanes(), task_.normalized ? 0.0F : 1.0F);
     std::fill_n(scratch_.summed, ceil_div(lanes(), kPanel), false);
     for (std::int64_t index = 0; index < parts(); ++index) begin_part(part(index));
   }
@@ -131,7 +133,7 @@ class ForwardBlock : protected QueryBlock {
   /// Scores of the panel to probabilities, those of hidden keys to 0.
   void softmax(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys,
                TileVisibility seen = TileVisibility::full) {
-    if (task_.expression.given()) return softmax_of_text(rest, key_begin, count, keys, seen);
+    if (task_.expression.given() || !task_.normalized) return softmax_of_text(rest, key_begin, count, keys, seen);
     if (task_.terms.given()) return softmax_of_terms(rest, key_begin, count, keys.first, keys.last, keys.masked);
     const int vectors = panel_vectors(rest.rows);
     if (keys.masked) hide(rest, key_begin, keys, scratch_.scores, -kInfinity);
@@ -201,14 +203,18 @@ class ForwardBlock : protected QueryBlock {
               [&](int n, Vec top) { exponentiate(rest.lane, n * kLanes, first, last, top); });
   }
 
-  /// The same where a text has its say after the terms.
+  /// The same where a text has its say after the terms, or what it makes of the scores stays as it is.
   void softmax_of_text(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys,
                        TileVisibility seen) {
     add_terms(rest, key_begin, count, keys.first, keys.last, false, [](int, Vec) {});
-    const ExpressionPanel panel = expression_panel({.row = rest.row, .rows = std::min(kPanel, rest.rows)}, key_begin,
-                                                   keys.first, std::min(keys.last, count), keys.last - keys.first);
-    transform_scores(task_.expression, panel, seen == TileVisibility::partial, scratch_.scores + keys.first * kPanel);
-    if (keys.masked) hide(rest, key_begin, keys, scratch_.scores, -kInfinity);
+    if (task_.expression.given()) {
+      const ExpressionPanel panel = expression_panel({.row = rest.row, .rows = std::min(kPanel, rest.rows)}, key_begin,
+                                                     keys.first, std::min(keys.last, count), keys.last - keys.first);
+      transform_scores(task_.expression, panel, seen == TileVisibility::partial, scratch_.scores + keys.first * kPanel);
+    }
+    if (!task_.normalized) clear_infinite(scratch_.scores, keys.first, keys.last);
+    if (keys.masked) hide(rest, key_begin, keys, scratch_.scores, task_.normalized ? -kInfinity : 0.0F);
+    if (!task_.normalized) return;
     softmax(rest.lane, panel_vectors(rest.rows), keys.first, keys.last);
   }
 

@@ -81,6 +81,15 @@ HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::
   }
 }
 
+/// Scores of -inf, which have no weight, -> 0 over rows [first, last).
+HWY_INLINE void clear_infinite(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last) {
+  const Floats d;
+  for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes) {
+    const Vec s = hn::Load(d, scores + i);
+    hn::Store(hn::IfThenElseZero(hn::Ne(s, hn::Set(d, -kInfinity)), s), d, scores + i);
+  }
+}
+
 /// Scores of hidden keys -> `value` over keys [first, last) of `vectors` vectors. Keys that every lane sees, from the
 /// last lane's first to the first lane's last or to those that `task` has a tree mask for, are left alone. The lanes
 /// are query rows from `row` on.

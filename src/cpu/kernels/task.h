@@ -184,6 +184,7 @@ struct ForwardTask {
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
   EightBitOperands eight_bit;    // given: v holds a row for each column of V
   StoredOperands stored;         // given: k and v are of its dtype
+  bool normalized = true;        // else P is the scores, 0 where hidden: neither lse, sinks nor max_logits are given
   bool row_invariant = false;    // few queries: sums in the order of forward-inl.h, with tiles of kFewQueriesKeys
   Tiles tiles;
 
@@ -276,6 +277,7 @@ struct BackwardTask {
   std::int64_t key_end = 0;    // at most block_n keys
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
+  bool normalized = true;  // else P is the scores, 0 where hidden: neither normalizers nor delta are read
   float scale = 0.0F;
   VisibleKeys visible;
   ScoreScale score_scale;

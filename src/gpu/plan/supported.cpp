@@ -25,6 +25,11 @@ Status check_texts(const AttentionProblem& problem) {
   return {};
 }
 
+Status check_normalization(const AttentionProblem& problem) {
+  if (is_normalized(problem)) return {};
+  return unsupported("normalize none is not supported by the gpu engine; the cpu engine supports it");
+}
+
 Status check_sizes(const AttentionProblem& problem) {
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {

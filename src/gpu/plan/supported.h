@@ -24,6 +24,9 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// What calls with texts cannot have beside them.
 Status check_texts(const AttentionProblem& problem);
 
+/// Every kernel has a softmax.
+Status check_normalization(const AttentionProblem& problem);
+
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem);
 

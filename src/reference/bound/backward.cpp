@@ -158,7 +158,7 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
   const Scores scores = scores_of(query, q, k_transposed_, head_dim_, head);
   const ForwardRow row = forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, model_);
   const double d_lse = d_lse_at(arguments_.d_lse, rows_.first_q + query, head_q, rows_per_entry(arguments_.q));
-  const Bounded correction = row_correction(row, d_o, d_lse, model_);
+  const Bounded correction = scores.normalized ? row_correction(row, d_o, d_lse, model_) : Bounded();
   if (scores.sink && arguments_.d_sink.given()) add_sink_gradient(head_q, *scores.sink, row, correction, shared);
   if (row.empty) return;
   const RowGradients gradients = row_gradients(scores, row, correction, d_o, v_transposed_, head);

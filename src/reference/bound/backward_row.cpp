@@ -32,6 +32,12 @@ Bounded probability(double score, double error, double joined, const ForwardRow&
   return {p, weight_error(exponent, 1.0, p, shift) + model.underflow};
 }
 
+// What dS is dP - D times: P, or 1 where the scores themselves are P, and 0 of a hidden key.
+Bounded weight_of(const Scores& scores, std::size_t index, const Bounded& p) {
+  if (scores.normalized) return p;
+  return {scores.value[index] == -kInfinity ? 0.0 : 1.0, 0.0};
+}
+
 // left * right, rounded once.
 Bounded product(const Bounded& left, const Bounded& right, const ArithmeticModel& model) {
   const double magnitude = std::fabs(left.value * right.value);
@@ -101,12 +107,16 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
   const double keep = model.keep_joins_sums && head.modifiers.has_dropout() ? head.modifiers.keep_probability() : 1.0;
   RowGradients result;
   for (std::size_t index = 0; index < d_p.size(); ++index) {
-    const Bounded p = probability(scores.value[index], scores.error[index], scores.products, row, model);
+    const Bounded p = scores.normalized
+                          ? probability(scores.value[index], scores.error[index], scores.products, row, model)
+                          : score_weight(scores, index);
+    const Bounded weight = weight_of(scores, index, p);
     const double factor = scores.dropout[index];
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
-    result.probability.push_back(summed(
-        {p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))}, model, keep));
+    result.probability.push_back(
+        summed({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (std::fabs(p.value) + p.error))},
+               model, keep));
     // D enters as one more term of the sum, wherever the engine subtracts it, or in parts.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + model.joining_parts + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
@@ -114,13 +124,13 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
                              correction.error + (gamma(terms, u) + model.product_error) * magnitude +
                                  factor * lost[index] + terms * model.underflow * model.passed_scale};
     if (!scores.text.empty()) {
-      add_through_text(scores, index, p, difference, model, keep, result);
+      add_through_text(scores, index, weight, difference, model, keep, result);
       continue;
     }
-    result.d_score.push_back(product(passed(p, model), difference, model));
+    result.d_score.push_back(product(passed(weight, model), difference, model));
     if (head.options.softcap > 0.0F) {  // whatever dP - D is multiplied with first, what passes has the slope in it
       const Bounded slope{scores.slope[index], scores.slope_error[index]};
-      const Bounded sloped = passed(product(p, slope, model), model);
+      const Bounded sloped = passed(product(weight, slope, model), model);
       result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities, keep));
     } else {
       result.d_product.push_back(rounded(result.d_score.back(), model.probabilities, keep));

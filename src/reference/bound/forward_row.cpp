@@ -146,6 +146,38 @@ void bound_output(ForwardRow& row, const Softmax& softmax, const Scores& scores,
   }
 }
 
+// O = P V where P is the scores: what they are wrong by, the sum's roundings, and those of dropout's division.
+void sum_unnormalized(ForwardRow& row, const Scores& scores, const double* v, DType output,
+                      const ArithmeticModel& model) {
+  const std::size_t head_dim_v = row.o.size();
+  // The sums of tiles are added up one after another: a rounding for each tile, as where they are rescaled.
+  const double terms = static_cast<double>(scores.value.size()) + rescalings(scores, model) + 1.0;
+  const double summation = gamma(terms, model.unit_roundoff) + model.product_error;
+  double largest_factor = 1.0;
+  for (std::size_t index = 0; index < scores.value.size(); ++index) {
+    const Bounded weight = score_weight(scores, index);
+    const double factor = scores.dropout[index];
+    largest_factor = std::max(largest_factor, factor);
+    const double reach = std::fabs(weight.value) + weight.error;
+    const double error = factor * (weight.error + summation * reach);
+    const double* line = v + scores.keys[index] * head_dim_v;
+    for (std::size_t column = 0; column < head_dim_v; ++column) {
+      row.o[column] += factor * weight.value * line[column];
+      row.o_bound[column] += error * std::fabs(line[column]);
+      if (std::fabs(line[column]) < model.smallest_input) {
+        row.o_bound[column] += factor * reach * std::fabs(line[column]);
+      }
+    }
+  }
+  const double lost = terms * model.underflow * largest_factor;
+  const double division = gamma(2.0, model.unit_roundoff);  // a reciprocal and a product
+  for (std::size_t column = 0; column < head_dim_v; ++column) {
+    const double error = row.o_bound[column] + lost;
+    row.o_bound[column] = rounding_to(output).stored_error(
+        row.o[column], error + division * (std::fabs(row.o[column]) + error) + model.underflow);
+  }
+}
+
 // With the sink's; -inf where nothing has a weight.
 double softmax_maximum(const Scores& scores) {
   const double of_keys = row_maximum(scores.value);
@@ -153,6 +185,11 @@ double softmax_maximum(const Scores& scores) {
 }
 
 }  // namespace
+
+Bounded score_weight(const Scores& scores, std::size_t index) {
+  if (scores.value[index] == -kInfinity) return {};  // no weight, exactly
+  return {scores.value[index], scores.error[index]};
+}
 
 std::vector<Bounded> row_weights(const Scores& scores, const ArithmeticModel& model) {
   std::vector<Bounded> weights(scores.value.size());
@@ -178,6 +215,11 @@ ForwardRow forward_row(const Scores& scores, const std::vector<double>& v, std::
   row.o.assign(head_dim_v, 0.0);
   row.o_bound.assign(head_dim_v, 0.0);
   row.lse = -kInfinity;
+  if (!scores.normalized) {
+    row.empty = row_maximum(scores.value) == -kInfinity;
+    sum_unnormalized(row, scores, v.data(), output, model);
+    return row;
+  }
   const double maximum = softmax_maximum(scores);
   if (maximum == -kInfinity) return row;
   const Softmax softmax = softmax_of(scores, maximum, model);

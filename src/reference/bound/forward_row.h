@@ -22,6 +22,9 @@ struct ForwardRow {
 /// sum: its roundings are in the errors.
 std::vector<Bounded> row_weights(const Scores& scores, const ArithmeticModel& model);
 
+/// P of a key where nothing is normalized.
+Bounded score_weight(const Scores& scores, std::size_t index);
+
 /// What bringing a sink to base 2 may do to it: log2(e) and the product with it.
 double sink_error(double sink, const ArithmeticModel& model);
 

@@ -155,6 +155,7 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
   Scores scores;
   scores.ranges = visible_keys(query, head.rows, head.options, head.modifiers);
   scores.sink = head.modifiers.sink();
+  scores.normalized = head.options.normalize == Normalization::softmax;
   multiply_row(q, k_transposed, head_dim, scores.ranges, head.rows.seqlen_k, scores.value, scores.error);
   const std::size_t count = scores.value.size();
   scores.keys.reserve(count);

@@ -33,6 +33,7 @@ struct Scores {
   std::vector<expression::Bounded> given;
   std::vector<double> dropout;  // what dropout multiplies the probability by, 1 without it
   std::optional<double> sink;   // the logit that joins the row
+  bool normalized = true;       // else the scores are the probabilities; one of -inf is 0
   // 8-bit operands: the logarithm of what rounding a probability may change of exp(s); else empty.
   std::vector<double> rounding_log;
 };

@@ -67,6 +67,11 @@ Score score(const Head& head, std::int64_t i, std::int64_t j) {
   return {text.value.value, s.slope, text.slope.value, s.value};
 }
 
+bool is_normalized(const Head& head) { return head.options.normalize == Normalization::softmax; }
+
+/// P_ij of a score where nothing is normalized: the score itself. One of -inf has no weight.
+double unnormalized(double score) { return score == -kInfinity ? 0.0 : score; }
+
 /// Z_ij: 0 with the dropout probability, else what keeps the expectation.
 double dropout_factor(const Head& head, std::int64_t i, std::int64_t j) {
   return head.modifiers.has_dropout() ? head.modifiers.dropout_factor(i, j) : 1.0;
@@ -84,6 +89,13 @@ HeadOutput forward(const Head& head) {
     for (const std::int64_t j : keys) s.push_back(score(head, i, j).value);
     const double largest = s.empty() ? -kInfinity : *std::ranges::max_element(s);
     out.max_logit = std::max(out.max_logit, largest);
+    if (!is_normalized(head)) {
+      for (std::size_t n = 0; n < keys.size(); ++n) {
+        const double p = unnormalized(s[n]) * dropout_factor(head, i, keys[n]);
+        for (std::int64_t c = 0; c < head.v.columns; ++c) out.o(i, c) += p * head.v(keys[n], c);
+      }
+      continue;
+    }
     const double maximum = std::max(largest, sink);
     if (maximum == -kInfinity) continue;  // no key has any weight
 
@@ -135,7 +147,7 @@ HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix&
                     .dv{head.v.rows, head.v.columns},
                     .d_bias{head.q.rows, head.k.rows}};
   for (std::int64_t i = 0; i < head.q.rows; ++i) {
-    if (output.lse[i] == -kInfinity) continue;
+    if (is_normalized(head) && output.lse[i] == -kInfinity) continue;
     // 1. D_i = do_i.o_i (eq. 4). As dLSE_i / ds_ij is P_ij, too, the gradient that comes in through LSE joins it.
     double d = -d_lse[i];
     for (std::int64_t c = 0; c < d_o.columns; ++c) d += d_o(i, c) * output.o(i, c);
@@ -143,16 +155,16 @@ HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix&
     for (const std::int64_t j : visible_keys(head, i)) {
       // 2. P_ij = exp(s_ij - LSE_i); dv_j = sum_i P_ij Z_ij do_i (eq. 3); dP_ij = Z_ij do_i.v_j.
       const Score s = score(head, i, j);
-      const double p = std::exp(s.value - output.lse[i]);
+      const double p = is_normalized(head) ? std::exp(s.value - output.lse[i]) : unnormalized(s.value);
       const double z = dropout_factor(head, i, j);
       double dp = 0.0;
       for (std::int64_t c = 0; c < d_o.columns; ++c) {
         out.dv(j, c) += p * z * d_o(i, c);
         dp += z * d_o(i, c) * head.v(j, c);
       }
-      // 3. dS_ij = P_ij (dP_ij - D_i), through the text the bias's gradient; back through softcap and scale,
-      // dq_i = sum_j dS_ij k_j (eq. 5) and dk_j = sum_i dS_ij q_i (eq. 6).
-      const double ds = p == 0.0 ? 0.0 : p * (dp - d);
+      // 3. dS_ij = P_ij (dP_ij - D_i), or dP_ij where P_ij = s_ij; through the text the bias's gradient; back through
+      // softcap and scale, dq_i = sum_j dS_ij k_j (eq. 5) and dk_j = sum_i dS_ij q_i (eq. 6).
+      const double ds = !is_normalized(head) ? (s.value == -kInfinity ? 0.0 : dp) : p == 0.0 ? 0.0 : p * (dp - d);
       out.d_bias(i, j) = ds == 0.0 ? 0.0 : ds * s.text_slope;
       if (wants_d_captures && ds != 0.0) {
         for (const TextRead& read : head.modifiers.text().reads(i, j, {s.given, 0.0})) {

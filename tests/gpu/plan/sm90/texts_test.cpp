@@ -16,9 +16,11 @@
 #include "gpu/plan/text_options.h"
 #include "gpu/variant/architecture.h"
 #include "gpu/variant/text_code.h"
+#include "sm80/supported.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
 #include "sm90/forward_variant.h"
+#include "sm90/supported.h"
 #include "strobe/expression.h"
 
 namespace strobe::sm90 {
@@ -101,6 +103,17 @@ TEST(Texts, OtherLengthsAreTheSameKernel) {
   };
   EXPECT_EQ(variant(4096).expression, variant(3000).expression);
   EXPECT_EQ(variant(4096).code, variant(3000).code);
+}
+
+TEST(Texts, WithoutASoftmaxAreUnsupported) {
+  AttentionProblem problem = problem_with({"", "sigmoid(score)", "", {}});
+  EXPECT_TRUE(sm90::check_supported(problem).ok());
+  EXPECT_TRUE(sm80::check_supported(problem).ok());
+  problem.normalize = Normalization::none;
+  for (const Status& status : {sm90::check_supported(problem), sm80::check_supported(problem)}) {
+    EXPECT_EQ(status.code(), StatusCode::unsupported);
+    EXPECT_EQ(status.message(), "normalize none is not supported by the gpu engine; the cpu engine supports it");
+  }
 }
 
 TEST(Texts, WithWhatTheyCannotBe) {
