@@ -38,8 +38,8 @@ AMX = [
     Mutation(
         "AMX: NaN of any bits is rounded to a number",
         AMX_DIFFERENTIATE,
-        "hn::IfThenElse(hn::IsNaN(score), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), score)",
-        "score",
+        "hn::IfThenElse(hn::IsNaN(x), hn::Set(Floats(), std::numeric_limits<float>::quiet_NaN()), x)",
+        "x",
     ),
     Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
     Mutation(

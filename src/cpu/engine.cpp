@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "call/text_options.h"
 #include "call/workspace.h"
 #include "cpu/append.h"
 #include "cpu/merge.h"
@@ -79,10 +80,10 @@ class CpuEngine final : public engine::Implementation {
   Status serves(const Device&) const override { return {}; }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const override {
-    return engine::make_planned<CpuCall<ForwardArguments>>(problem, execution.threads);
+    return engine::make_planned<CpuCall<ForwardArguments>>(with_built_in_options(problem), execution.threads);
   }
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
-    return engine::make_planned<CpuCall<BackwardArguments>>(problem, execution.threads);
+    return engine::make_planned<CpuCall<BackwardArguments>>(with_built_in_options(problem), execution.threads);
   }
   engine::PlannedCallResult plan_jvp(const AttentionProblem& problem, const Execution& execution) const override {
     return engine::make_planned<CpuCall<JvpArguments>>(problem, execution.threads);

@@ -32,8 +32,8 @@ struct ChunkRange {
 };
 ChunkRange chunks_of(const AttentionProblem& problem, const Sequence& sequence);
 
-/// Runs a call that the plan gives to this path. `task_of(sequence, group)` is the ForwardTask of all rows of one group
-/// of heads.
+/// Runs a call that the plan gives to this path. `task_of(sequence, group, worker)` is the ForwardTask of all rows of
+/// one group of heads, in memory of a worker.
 template <class TaskOf>
 void forward_few_queries(const Call& call, const Workspace& workspace, const TaskOf& task_of) {
   const AttentionProblem& problem = call.problem;
@@ -56,7 +56,9 @@ void forward_few_queries(const Call& call, const Workspace& workspace, const Tas
     const std::int64_t count = std::min(plan.groups_per_task, groups - first_group);
     if (sequence.q.length == 0) return;
     std::array<ForwardTask, kFewQueriesHeads> heads;
-    for (std::int64_t i = 0; i < count; ++i) heads[static_cast<std::size_t>(i)] = task_of(sequence, first_group + i);
+    for (std::int64_t i = 0; i < count; ++i) {
+      heads[static_cast<std::size_t>(i)] = task_of(sequence, first_group + i, worker);
+    }
     const ChunkRange range = chunks_of(problem, sequence);
     const std::int64_t key = (range.first + place - sequence.first_key_block) * kFewQueriesChunk;
     const auto states_at = [&](std::int64_t at) {

@@ -101,7 +101,7 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
   const AttentionProblem& problem = call.problem;
   const CallPlan& plan = call.plan;
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
-  const auto task_of = [&](const Sequence& sequence, std::int64_t group) {
+  const auto task_of = [&](const Sequence& sequence, std::int64_t group, int worker) {
     const std::int64_t b = &sequence - batch.sequences.data();
     const std::int64_t head_kv = head_kv_of(problem, group);
     ScoreScale scale = score_scale(problem, sequence.k.length);
@@ -123,6 +123,8 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
                        .blocks = modifiers.blocks(b, group),
                        .tree = tree_mask(problem, arguments.tree_mask, sequence),
                        .terms = modifiers.terms(b, group),
+                       .expression = modifiers.expression(plan.expressions.get(), sequence, b, group,
+                                                          workspace.expressions_of(worker)),
                        .dropout = modifiers.dropout(sequence, b, group),
                        .sinks = modifiers.sinks(group),
                        .max_logits = max_logits_of(arguments.max_logits, b, group * heads_per_group(problem)),
@@ -135,10 +137,7 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
   if (plan.few_queries.serves()) return forward_few_queries(call, workspace, task_of);
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
-    ForwardTask task = task_of(place.sequence, place.head);
-    task.expression =
-        modifiers.expression(plan.expressions.get(), place.sequence, &place.sequence - batch.sequences.data(),
-                             place.head, workspace.expressions_of(worker));
+    ForwardTask task = task_of(place.sequence, place.head, worker);
     task.row_begin = place.block * plan.tiles.block_m;
     task.row_end = std::min(task.row_begin + plan.tiles.block_m, task.row_end);
     run_block(task, place.sequence, place.head, workspace.scratch_of(worker));

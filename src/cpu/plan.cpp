@@ -143,11 +143,16 @@ std::string_view unit_text(bf16::Unit unit) {
 CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
   CallPlan plan;
   plan.threads = threads;
-  if (problem.expression.given()) plan.expressions = std::make_shared<const CallExpressions>(problem);
   plan.few_queries = plan_few_queries(problem, machine, threads);
   // What the bfloat16 kernels have: no JVP.
   const bool has_bfloat16 = problem.pass == Pass::backward || (problem.pass == Pass::forward && !problem.row_invariant);
   if (!plan.few_queries.serves() && takes_bfloat16(problem) && has_bfloat16) plan.bfloat16 = machine.bfloat16;
+  if (problem.expression.given()) {
+    // The vectors' backward and few queries alone have keys across the lanes.
+    const bool backward = problem.pass == Pass::backward && !plan.bfloat16_serves();
+    plan.expressions = std::make_shared<const CallExpressions>(
+        problem, backward || plan.few_queries.serves() ? PanelOrder::keys_across : PanelOrder::queries_across);
+  }
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "every_dtype.h"
@@ -43,6 +45,24 @@ TEST_P(Text, MatchesWithEveryOtherOption) {
       attention.has_sink = true;
       attention.blocks = BlockCase{.size = 64, .visible = 0.8};
       attention.k.seqused = {90, 33};
+    });
+  }
+}
+
+// Few queries have kernels of their own.
+TEST_P(Text, AFewQueriesMatchTheReference) {
+  AttentionCase base = text_case(300, 24);
+  base.q.rows = 3;
+  base.k.seqused = {300, 130};
+  for (TextCase& text : all_texts(shape_of(base))) {
+    for (CapturedTensor& capture : text.captures) capture.wants_gradient = capture.largest == 0;
+    expect_matches(base, [&](AttentionCase& attention) { attention.text = text; });
+    expect_matches(base, [&](AttentionCase& attention) {
+      attention.text = text;
+      attention.options = {.causal = CausalMask::bottom_right, .window = {90, 0}, .softcap = 20.0F, .dropout = 0.25F};
+      attention.alibi = Alibi::per_head;
+      attention.bias = BiasCase{};
+      attention.has_sink = true;
     });
   }
 }
@@ -105,6 +125,34 @@ TEST(TextAndOption, CausalMasksAndWindowsAreComparisons) {
   expect_like_the_option(
       {"", "abs(q - k) <= 20", {}}, [](AttentionCase& a) { a.options.window = {20, 20}; }, none, nothing);
   expect_like_the_option({"", "q / 32 == k / 32", {}}, [](AttentionCase& a) { a.options.chunk = 32; }, none, nothing);
+}
+
+std::string explained(AttentionCase attention, const std::function<void(AttentionCase&)>& change) {
+  change(attention);
+  const CaseTensors tensors(attention);
+  const Result<Plan> forward = make_plan(tensors.forward_arguments(), attention.options);
+  const Result<Plan> backward = make_plan(tensors.backward_arguments(), attention.options);
+  return forward.ok() && backward.ok() ? forward->explain() + backward->explain() : "no plan";
+}
+
+// Which kernels there are depends on the machine: those of a text are the option's.
+TEST(TextAndOption, HaveTheSamePlans) {
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    for (const std::int64_t rows : {1, 200}) {
+      AttentionCase attention = text_case(200, 64);
+      attention.dtype = dtype;
+      attention.q.rows = rows;
+      const std::string plain = explained(attention, [](AttentionCase&) {});
+      const std::string causal =
+          explained(attention, [](AttentionCase& a) { a.options.causal = CausalMask::bottom_right; });
+      EXPECT_EQ(explained(attention, [](AttentionCase& a) { a.text = {"", "k <= q + k_len - q_len", {}}; }), causal);
+      EXPECT_EQ(explained(attention, [](AttentionCase& a) { a.text = {"30 * tanh(score / 30)", "", {}}; }), plain);
+      // Of a score that no option says the kernels are the same, too: they take memory for it.
+      const auto without_memory = [](std::string text) { return text.substr(0, text.find("workspace")); };
+      EXPECT_EQ(without_memory(explained(attention, [](AttentionCase& a) { a.text = {"score + sin(score)", "", {}}; })),
+                without_memory(plain));
+    }
+  }
 }
 
 TEST(Text, HasTheSameBitsOnAnyNumberOfThreads) {

@@ -163,6 +163,7 @@ class Bfloat16BackwardBlock {
                      {next.d_probabilities, bf16::kBlock}, between);
     }
     derivative.finish();
+    derivative.add_to_captures(task_.capture_turn);
     if (made.given && bias_gradient_.wanted()) store_bias_gradient(made);
   }
 
@@ -196,6 +197,8 @@ class Bfloat16BackwardBlock {
             .d_score_pairs = scratch_.d_score_pairs + made.row * padded_keys_ + made.key * bf16::kTileRows,
             .pair_group_stride = bf16::kTileRows * padded_keys_,
             .unsloped = bias_gradient_.wanted() ? unsloped_ : nullptr,
+            .given_scores = task_.capture_turn.own != nullptr ? given_scores_ : nullptr,
+            .d_text = task_.capture_turn.own != nullptr ? d_text_ : nullptr,
             .shift = scratch_.shift + made.row,
             .log2_sum = scratch_.log2_sum + made.row,
             .delta = scratch_.delta + made.row,
@@ -308,17 +311,20 @@ class Bfloat16BackwardBlock {
       store_result(task_.dtype, task_.dk, task_.key_begin + key, scratch_.row, task_.head_dim);
       store_result(task_.dtype, task_.dv, task_.key_begin + key, scratch_.dv + key * dv_, task_.head_dim_v);
     }
+    pass_captures(task_.capture_turn);
   }
 
   const BackwardTask& task_;
   BackwardQueries queries_of_;  // the current head's, or group's
   const bf16::BackwardScratch scratch_;
-  const std::int64_t count_;                               // keys of this block
-  const std::int64_t padded_keys_;                         // in whole blocks of kBlock
-  const std::int64_t d_;                                   // head_dim likewise
-  const std::int64_t dv_;                                  // head_dim_v likewise
-  HWY_ALIGN float unsloped_[bf16::kBlock * bf16::kBlock];  // dS of one block of pairs before the softcap's slope
-  HWY_ALIGN float d_bias_[bf16::kBlock * bf16::kBlock];    // the same as rows of keys
+  const std::int64_t count_;                                   // keys of this block
+  const std::int64_t padded_keys_;                             // in whole blocks of kBlock
+  const std::int64_t d_;                                       // head_dim likewise
+  const std::int64_t dv_;                                      // head_dim_v likewise
+  HWY_ALIGN float unsloped_[bf16::kBlock * bf16::kBlock];      // dS of one block of pairs before the softcap's slope
+  HWY_ALIGN float given_scores_[bf16::kBlock * bf16::kBlock];  // to a text
+  HWY_ALIGN float d_text_[bf16::kBlock * bf16::kBlock];        // dS of what it made of them
+  HWY_ALIGN float d_bias_[bf16::kBlock * bf16::kBlock];        // the same as rows of keys
   BiasGradient bias_gradient_;
   bool is_last_head_ = true;
   std::int64_t row_begin_ = 0;  // of the current block of queries

@@ -16,6 +16,7 @@
 #include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/task.h"
 #include "cpu/kernels/terms-inl.h"
+#include "cpu/kernels/turn.h"
 
 STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -43,7 +44,9 @@ struct DerivativeMemory {
   std::int64_t row_group_stride;
   bfloat16* d_score_pairs;  // right operand: pairs of keys, two groups of 16 queries
   std::int64_t pair_group_stride;
-  float* unsloped;  // dS before the softcap's slope, 2 x 2 tiles of 16 keys by 16 queries; null: not wanted
+  float* unsloped;      // dS before the softcap's slope, 2 x 2 tiles of 16 keys by 16 queries; null: not wanted
+  float* given_scores;  // [keys, queries] scores that the text was given; null: no gradient of a capture is wanted
+  float* d_text;        // dS of what the text made of them, likewise
   const float* shift;
   const float* log2_sum;
   const float* delta;
@@ -52,7 +55,7 @@ struct DerivativeMemory {
 };
 
 /// P, of RowNormalizers, and dS = P (dP - delta) [(1 - t^2) under softcap], rounded to bfloat16. ALiBi and bias join
-/// the scores; dropout takes its share of P and dP.
+/// the scores, a text makes others of them; dropout takes its share of P and dP.
 template <class Unit>
 class Differentiation {
  public:
@@ -72,7 +75,9 @@ class Differentiation {
                .more_rows = 0},
         kept_(queries.dropout, terms_.row, terms_.group),
         inverse_keep_(queries.dropout.given ? 1.0F / queries.dropout.key.keep_probability() : 1.0F),
-        changed_(pairs.masked || scale_.capped || terms_.terms.given() || kept_.given() || memory.unsloped != nullptr),
+        text_(queries.expression),
+        changed_(pairs.masked || scale_.capped || terms_.terms.given() || text_.given() || kept_.given() ||
+                 memory.unsloped != nullptr),
         key_(pairs.given ? 0 : bf16::kBlock) {
     if (!pairs.given || !changed_) return;
     if (kept_.given()) kept_.draw(task.key_begin + pairs.key);
@@ -81,9 +86,11 @@ class Differentiation {
                           task.key_begin + pairs.key);
       if (terms_.terms.given()) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
     }
-    if (terms_.terms.bias.data == nullptr) return;
-    const std::int64_t end = pairs.key + bf16::kBlock;
-    pack_bias<bf16::kBlock>(terms_, pairs.key, end, pairs.key, end, row_, bias_);
+    if (terms_.terms.bias.data != nullptr) {
+      const std::int64_t end = pairs.key + bf16::kBlock;
+      pack_bias<bf16::kBlock>(terms_, pairs.key, end, pairs.key, end, row_, bias_);
+    }
+    if (text_.given()) apply_text();
   }
 
   /// Spreads what is to do over `calls` calls of advance().
@@ -91,6 +98,13 @@ class Differentiation {
 
   HWY_INLINE void advance() { until(std::min(key_ + keys_per_call_, bf16::kBlock)); }
   void finish() { until(bf16::kBlock); }
+
+  /// What the pairs give to the captures' gradients, after finish(): when the tasks before this one have given theirs.
+  void add_to_captures(const CaptureTurn& turn) const {
+    if (!pairs_.given || memory_.d_text == nullptr) return;
+    wait_for_captures(turn);
+    add_capture_gradients(text_, panel(), memory_.given_scores, memory_.d_text);
+  }
 
  private:
   HWY_INLINE void until(std::int64_t last) { changed_ ? keys<true>(last) : keys<false>(last); }
@@ -110,6 +124,32 @@ class Differentiation {
     key_ = last;
   }
 
+  /// The text's scores and their slopes.
+  void apply_text() {
+    const Floats d;
+    for (std::int64_t key = 0; key < bf16::kBlock; ++key) {
+      for (int v = 0; v < kBlockVecs; ++v) {
+        const std::int64_t at = key * bf16::kBlock + v * kLanes;
+        Vec s = hn::Load(d, pairs_.scores + at);
+        if (scale_.capped) s = tanh(hn::Mul(s, hn::Set(d, scale_.softcap_scale)));
+        const Vec score = terms_.terms.given() ? with_terms(s, key, v) : hn::Mul(s, hn::Set(d, scale_.scale));
+        hn::Store(score, d, text_scores_ + at);
+        if (memory_.given_scores != nullptr) hn::Store(score, d, memory_.given_scores + at);
+      }
+    }
+    transform_with_slopes(text_, panel(), text_scores_, text_slopes_);
+  }
+
+  ExpressionPanel panel() const {
+    return {.row = terms_.row,
+            .rows = terms_.rows,
+            .group = terms_.group,
+            .key = terms_.key_begin + pairs_.key,
+            .keys = std::min(bf16::kBlock, terms_.keys - pairs_.key),
+            .along = bf16::kBlock,
+            .width = bf16::kBlock};
+  }
+
   /// Stores P and dS of a key and vector `v` of the queries as rows; returns dS.
   template <bool kChanged>
   HWY_INLINE Vec one_key(std::int64_t key, int v) const {
@@ -119,7 +159,11 @@ class Differentiation {
     Vec s = hn::Load(d, pairs_.scores + at);
     if (kChanged && scale_.capped) s = tanh(hn::Mul(s, hn::Set(d, scale_.softcap_scale)));
     Vec score = hn::Mul(s, hn::Set(d, scale_.scale));
-    if (kChanged && terms_.terms.given()) score = with_terms(s, key, v);
+    if (kChanged && text_.given()) {
+      score = plain_nan(hn::Load(d, text_scores_ + at));
+    } else if (kChanged && terms_.terms.given()) {
+      score = with_terms(s, key, v);
+    }
     const Vec exponent = hn::MulSub(hn::Sub(score, hn::Load(d, memory_.shift + query)), hn::Set(d, kLog2E),
                                     hn::Load(d, memory_.log2_sum + query));
     // P exceeds 1 by rounding alone: not where an lse does not belong to these inputs, either. NaN passes.
@@ -134,7 +178,12 @@ class Differentiation {
     }
     Vec ds = hn::Mul(whole, hn::Sub(dp, hn::Load(d, memory_.delta + query)));
     if constexpr (kChanged) {
-      const auto seen = visible_[v]->contains(key);
+      auto seen = visible_[v]->contains(key);
+      if (text_.given()) {  // a score of -inf hides its key, whatever the product holds
+        seen = hn::And(seen, hn::Ne(score, hn::Set(d, -kInfinity)));
+        if (memory_.d_text != nullptr) hn::Store(hn::IfThenElseZero(seen, ds), d, memory_.d_text + at);
+        ds = hn::Mul(ds, plain_nan(hn::Load(d, text_slopes_ + at)));
+      }
       p = hn::IfThenElseZero(seen, p);
       ds = hn::IfThenElseZero(seen, ds);
       if (memory_.unsloped != nullptr) hn::Store(ds, d, memory_.unsloped + tile_element(key, query));
@@ -151,9 +200,13 @@ class Differentiation {
   HWY_INLINE Vec with_terms(Vec s, std::int64_t key, int v) const {
     const Floats d;
     const Vec terms = lanes_[v]->sum(pairs_.key + key, bias_ + key * bf16::kBlock + v * kLanes);
-    const Vec score = hn::MulAdd(s, hn::Set(d, scale_.scale), terms);
-    // The caller's slopes and biases may be NaN with any bits, of which Unit::narrow_pairs takes arithmetic's alone.
-    return hn::IfThenElse(hn::IsNaN(score), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), score);
+    return plain_nan(hn::MulAdd(s, hn::Set(d, scale_.scale), terms));
+  }
+
+  /// The caller's slopes, biases and captures may be NaN with any bits, of which Unit::narrow_pairs takes arithmetic's
+  /// alone.
+  static HWY_INLINE Vec plain_nan(Vec x) {
+    return hn::IfThenElse(hn::IsNaN(x), hn::Set(Floats(), std::numeric_limits<float>::quiet_NaN()), x);
   }
 
   static std::int64_t tile_element(std::int64_t key, std::int64_t query) {
@@ -167,12 +220,15 @@ class Differentiation {
   const TermsPanel terms_;
   KeptPairs kept_;
   const float inverse_keep_;
-  const bool changed_;  // by anything but scale and LSE
+  const ExpressionTask& text_;  // of a score alone
+  const bool changed_;          // by anything but scale and LSE
   std::optional<LaneInterval> visible_[kBlockVecs];
   std::optional<TermsLanes> lanes_[kBlockVecs];
   std::int64_t key_;
   std::int64_t keys_per_call_ = 0;
   HWY_ALIGN float bias_[bf16::kBlock * bf16::kBlock];
+  HWY_ALIGN float text_scores_[bf16::kBlock * bf16::kBlock];
+  HWY_ALIGN float text_slopes_[bf16::kBlock * bf16::kBlock];
   HWY_ALIGN float row_[kTransposedRows * bf16::kBlock];
 };
 

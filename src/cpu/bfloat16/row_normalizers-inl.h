@@ -73,15 +73,29 @@ class Bfloat16RowNormalizing {
     if (task_.terms.bias.data != nullptr) {
       pack_bias<bf16::kBlock>(panel, 0, bf16::kBlock, 0, bf16::kBlock, scratch_.row, scratch_.bias);
     }
+    const bool joined = task_.terms.given() || task_.expression.given();
+    for (int v = 0; v < kBlockVecs && joined; ++v) {
+      const std::int64_t lane = v * kLanes;
+      const LaneInterval visible(scratch_.visible_begin + lane, scratch_.visible_end + lane, key);
+      TermsLanes(panel, lane, visible)
+          .template add<bf16::kBlock>(false, 0, bf16::kBlock, scale.scale, scratch_.bias + lane,
+                                      scratch_.scores + lane);
+    }
+    if (task_.expression.given()) {
+      const ExpressionPanel pairs{.row = row,
+                                  .rows = rows,
+                                  .group = task_.q.group,
+                                  .key = key,
+                                  .keys = keys,
+                                  .along = bf16::kBlock,
+                                  .width = bf16::kBlock};
+      transform_scores(task_.expression, pairs, false, scratch_.scores);
+    }
     for (int v = 0; v < kBlockVecs; ++v) {
       const std::int64_t lane = v * kLanes;
       const LaneInterval visible(scratch_.visible_begin + lane, scratch_.visible_end + lane, key);
-      float* scores = scratch_.scores + lane;
-      if (task_.terms.given()) {
-        TermsLanes(panel, lane, visible)
-            .template add<bf16::kBlock>(false, 0, bf16::kBlock, scale.scale, scratch_.bias + lane, scores);
-      }
-      const Vec factor = hn::Set(d, task_.terms.given() ? 1.0F : scale.scale);
+      const float* scores = scratch_.scores + lane;
+      const Vec factor = hn::Set(d, joined ? 1.0F : scale.scale);
       for (std::int64_t i = 0; i < keys; ++i) {
         const Vec score = hn::Mul(hn::Load(d, scores + i * bf16::kBlock), factor);
         statistics[v].add(hn::IfThenElse(visible.contains(i), score, hn::Set(d, -kInfinity)));

@@ -53,6 +53,7 @@ class PanelSoftmax {
         memory_(memory),
         scale_(task.score_scale),
         terms_(terms_of(task, panel, key_begin, keys)),
+        text_(task.expression),
         exponent_factor_(task.exponent_factor()),
         kept_(task.dropout, terms_.row, task.q.group),
         key_(panel.first) {
@@ -61,7 +62,7 @@ class PanelSoftmax {
       hn::Store(hn::Set(d, -kInfinity), d, top_ + v * kLanes);
       hn::Store(hn::Zero(d), d, sum_ + v * kLanes);
     }
-    const bool joined = task.terms.given();
+    const bool joined = task.works_on_scores();
     if (panel.empty() || !(panel.masked || joined)) return;
     for (int v = 0; v < kBlockVecs; ++v) {
       visible_[v].emplace(memory.visible_begin + v * kLanes, memory.visible_end + v * kLanes, key_begin);
@@ -97,9 +98,13 @@ class PanelSoftmax {
         kept_.given() ? exponentiate<true, false>() : exponentiate<false, false>();
       }
     } else {
-      if (scale_.capped) cap_scores<bf16::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
-      if (terms_.terms.given()) {
-        add_terms();
+      if (text_.given()) {
+        if (key_ == panel_.first) apply_text();
+      } else if (scale_.capped) {
+        cap_scores<bf16::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
+      }
+      if (terms_.terms.given() && !text_.given()) {
+        add_terms(key_);
       } else {
         panel_.masked ? raise_maximum<true>() : raise_maximum<false>();
       }
@@ -124,15 +129,31 @@ class PanelSoftmax {
             .more_rows = std::max<std::int64_t>(task.row_end - row - bf16::kBlock, 0)};
   }
 
-  /// ALiBi, bias and masks, which make scores of kPieceKeys keys' products, and their maximum.
-  void add_terms() {
-    const std::int64_t packed = (key_ - panel_.first) % kBiasKeys;
+  /// The text's scores, of all of the panel's keys at once: what it computes once for all of them is done once.
+  void apply_text() {
+    if (scale_.capped) {
+      cap_scores<bf16::kBlock>(memory_.scores, panel_.first, panel_.last, scale_.softcap_scale);
+    }
+    for (std::int64_t key = panel_.first; key < panel_.last; key += kPieceKeys) add_terms(key);
+    const ExpressionPanel panel{.row = terms_.row,
+                                .rows = terms_.rows,
+                                .group = terms_.group,
+                                .key = terms_.key_begin + panel_.first,
+                                .keys = std::min(panel_.last, terms_.keys) - panel_.first,
+                                .along = panel_.last - panel_.first,
+                                .width = bf16::kBlock};
+    transform_scores(text_, panel, false, memory_.scores + panel_.first * bf16::kBlock);
+  }
+
+  /// ALiBi, bias and masks, which make scores of the products of kPieceKeys keys from `key` on, and their maximum.
+  void add_terms(std::int64_t key) {
+    const std::int64_t packed = (key - panel_.first) % kBiasKeys;
     if (terms_.terms.bias.data != nullptr && packed == 0) {
-      pack_bias<bf16::kBlock>(terms_, key_, std::min(key_ + kBiasKeys, panel_.last), panel_.first, panel_.last, row_,
+      pack_bias<bf16::kBlock>(terms_, key, std::min(key + kBiasKeys, panel_.last), panel_.first, panel_.last, row_,
                               bias_);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
-      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale,
+      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key, key + kPieceKeys, scale_.scale,
                                             bias_ + packed * bf16::kBlock + v * kLanes, memory_.scores + v * kLanes);
     }
   }
@@ -172,7 +193,8 @@ class PanelSoftmax {
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
       const Vec old_max = hn::Load(d, row_max);
-      const Vec top = lanes_[v] ? lanes_[v]->top() : hn::Load(d, top_ + v * kLanes);
+      const bool joined = terms_.terms.given() && !text_.given();
+      const Vec top = joined ? lanes_[v]->top() : hn::Load(d, top_ + v * kLanes);
       const Vec new_max = hn::Max(old_max, top);
       // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
       const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
@@ -237,6 +259,7 @@ class PanelSoftmax {
   const SoftmaxMemory memory_;
   const ScoreScale& scale_;
   const TermsPanel terms_;
+  const ExpressionTask& text_;  // of a score alone
   const float exponent_factor_;
   KeptPairs kept_;
   std::optional<LaneInterval> visible_[kBlockVecs];

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
+#include "cpu/kernels/expression_steps.h"
 #include "expression/ranges.h"
 #include "strobe/float16.h"
 
@@ -46,6 +48,22 @@ void load_all(const ConstTensorView& capture, int rank, const void* const* opera
   }
 }
 
+/// Of a tensor of such elements, and small enough, else nothing.
+std::optional<GatheredCapture> gathered(const ConstTensorView& capture, int rank) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (size_of(capture.dtype) != sizeof(std::int32_t)) return std::nullopt;
+  GatheredCapture to{.data = capture.data, .rank = rank};
+  std::int64_t last = 0;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(rank); ++axis) {
+    if (capture.shape[axis] == 0) return std::nullopt;
+    if (capture.shape[axis] > 1) last += (capture.shape[axis] - 1) * capture.strides[axis];
+    if (capture.shape[axis] > kMost || capture.strides[axis] > kMost || last > kMost) return std::nullopt;
+    to.extents[axis] = static_cast<std::int32_t>(capture.shape[axis]);
+    to.strides[axis] = static_cast<std::int32_t>(capture.strides[axis]);
+  }
+  return to;
+}
+
 /// visit(a null pointer to the dtype's type)
 template <class Visit>
 auto with_type(DType dtype, const Visit& visit) {
@@ -72,6 +90,9 @@ Range range_along(const T* data, std::int64_t offset, std::int64_t stride, std::
 }  // namespace
 
 void load_capture(const ConstTensorView& capture, int rank, const void* const* operands, void* to, std::int64_t count) {
+  if (const std::optional<GatheredCapture> vectors = gathered(capture, rank)) {
+    return gather(*vectors, operands, to, count);
+  }
   with_type(capture.dtype, [&]<class T>(const T*) { load_all<T>(capture, rank, operands, to, count); });
 }
 

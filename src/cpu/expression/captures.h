@@ -12,7 +12,7 @@
 namespace strobe::cpu {
 
 /// to[i] = the element at operands[0][i], operands[1][i], ..., 32-bit integers, as a float or a 32-bit integer; 0
-/// outside. 64-bit integers saturate; of uint8 what is not 0 is 1.
+/// outside. Memory and `count` are as run_step() has them. 64-bit integers saturate; of uint8 what is not 0 is 1.
 void load_capture(const ConstTensorView& capture, int rank, const void* const* operands, void* to, std::int64_t count);
 
 /// gradient[indices] += values[i] * derivatives[first + i] for i in [0, count): roots[0] holds the derivatives,

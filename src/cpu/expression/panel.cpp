@@ -20,9 +20,9 @@ using expression::Variable;
 
 constexpr std::int64_t kPartElements = 768;  // of a slot: what fits the nearest cache beside a few others
 
-ExpressionProgram program_of(const expression::Formula& formula, std::vector<Id> roots, PanelOrder order) {
-  if (formula.has_mask()) roots.push_back(formula.mask());
-  return {formula.graph(), roots, order};
+ExpressionProgram program_of(const CallExpressions& call, std::vector<Id> roots, PanelOrder order) {
+  if (call.has_mask) roots.push_back(call.formula->mask());
+  return {call.formula->graph(), roots, order};
 }
 
 /// A program at work on one panel.
@@ -137,14 +137,14 @@ class PanelRun {
 
 }  // namespace
 
-CallExpressions::CallExpressions(const AttentionProblem& problem) : formula(problem.expression.formula) {
-  const bool backward = problem.pass == Pass::backward;
-  const PanelOrder order = backward ? PanelOrder::keys_across : PanelOrder::queries_across;
-  const bool has_score = formula->has_score();
-  scores = program_of(*formula, has_score ? std::vector<Id>{formula->score()} : std::vector<Id>{}, order);
-  if (formula->has_mask()) mask_nodes = expression::reachable(formula->graph(), std::array{formula->mask()});
-  if (!backward || !has_score) return;
-  slopes = program_of(*formula, {formula->score(), formula->slope()}, order);
+CallExpressions::CallExpressions(const AttentionProblem& problem, PanelOrder order)
+    : formula(problem.expression.formula),
+      has_score(formula->has_score() && !problem.expression.score_is_option),
+      has_mask(formula->has_mask() && !problem.expression.mask_is_option) {
+  scores = program_of(*this, has_score ? std::vector<Id>{formula->score()} : std::vector<Id>{}, order);
+  if (has_mask) mask_nodes = expression::reachable(formula->graph(), std::array{formula->mask()});
+  if (problem.pass != Pass::backward || !has_score) return;
+  slopes = program_of(*this, {formula->score(), formula->slope()}, order);
   std::vector<Id> roots;
   for (const expression::Read& read : formula->reads()) {
     if ((problem.expression.gradients >> read.capture & 1U) == 0) continue;
@@ -187,7 +187,7 @@ TileVisibility tile_visibility(const ExpressionTask& task, const ExpressionPanel
 }
 
 void transform_scores(const ExpressionTask& task, const ExpressionPanel& panel, bool masked, float* scores) {
-  const bool has_score = task.call->formula->has_score();
+  const bool has_score = task.call->has_score;
   masked = masked && task.has_mask();
   if (!has_score && !masked) return;
   PanelRun(task, task.call->scores, panel).each_part(scores, [&](std::int64_t first, std::int64_t rows, void** roots) {
@@ -201,7 +201,7 @@ void transform_scores(const ExpressionTask& task, const ExpressionPanel& panel, 
 }
 
 void transform_with_slopes(const ExpressionTask& task, const ExpressionPanel& panel, float* scores, float* slopes) {
-  const bool has_score = task.call->formula->has_score();
+  const bool has_score = task.call->has_score;
   const bool has_mask = task.has_mask();
   const ExpressionProgram& program = has_score ? task.call->slopes : task.call->scores;
   PanelRun(task, program, panel).each_part(scores, [&](std::int64_t first, std::int64_t rows, void** roots) {

@@ -17,13 +17,15 @@ namespace strobe::cpu {
 
 /// The programs of a call: immutable, made when it is planned.
 struct CallExpressions {
-  explicit CallExpressions(const AttentionProblem& problem);
+  CallExpressions(const AttentionProblem& problem, PanelOrder order);
 
   /// Memory of a worker.
   std::int64_t bytes() const;
 
   std::shared_ptr<const expression::Formula> formula;
-  ExpressionProgram scores;                // new score and mask, of what the formula has; in a backward keys are across
+  bool has_score;  // which options of the problem do not say
+  bool has_mask;
+  ExpressionProgram scores;                // new score and mask, of what the formula has
   ExpressionProgram slopes;                // a backward's: score, slope and mask
   ExpressionProgram gradients;             // a backward's: of each read in `reads` the derivative and the indices
   std::vector<expression::Read> reads;     // of captures whose gradient is wanted
@@ -45,7 +47,7 @@ struct ExpressionTask {
   std::int32_t first_key = 0;       // of key 0
 
   bool given() const { return call != nullptr; }
-  bool has_mask() const { return given() && call->formula->has_mask(); }
+  bool has_mask() const { return given() && call->has_mask; }
 };
 
 /// Pairs of query rows and keys: rows of the array `along` memory, `width` elements across.

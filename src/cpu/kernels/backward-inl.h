@@ -346,7 +346,7 @@ class BackwardBlock {
   }
 
   void finish() {
-    text_.pass_captures();
+    pass_captures(task_.capture_turn);
     write_keys(scratch_.dk, d_, task_.head_dim, task_.scale, task_.dk);
     write_keys(scratch_.dv, dv_, task_.head_dim_v, 1.0F, task_.dv);
   }

@@ -66,7 +66,7 @@ class BackwardText {
 
   /// Of rows [first, last), when the tasks before this one have added theirs.
   void add_to_captures(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) const {
-    wait_for_captures();
+    wait_for_captures(task_.capture_turn);
     for (std::int64_t row = first; row < last; ++row) {  // pairs that other masks hide
       for (std::int64_t i = 0; i < kPanel; ++i) {
         const bool seen = row_begin + row >= scratch_.row_begin[key + i] && row_begin + row < scratch_.row_end[key + i];
@@ -77,20 +77,9 @@ class BackwardText {
                           scratch_.given_scores + first * kPanel, scratch_.d_text + first * kPanel);
   }
 
-  /// At the end, whether or not the task has added anything.
-  void pass_captures() const {
-    if (!wants_captures()) return;
-    wait_for_captures();
-    store_and_notify(*task_.capture_turn.own, 1);
-  }
-
  private:
   const ExpressionTask& text() const { return queries_.expression; }
   std::int64_t panel_keys(std::int64_t key) const { return std::min(kPanel, count_ - key); }
-
-  void wait_for_captures() const {
-    if (task_.capture_turn.before != nullptr) wait_for_turn(*task_.capture_turn.before, 1);
-  }
 
   ExpressionPanel panel(std::int64_t key, std::int64_t keys, std::int64_t row, std::int64_t rows) const {
     return {.row = row,

@@ -212,6 +212,23 @@ void run_expression_step(const ExpressionStep& step, const void* const* operands
   step.operand_type == Type::real ? run_reals(of, step.op) : run_integers(of, step.op);
 }
 
+void gather_32_bits(const GatheredCapture& capture, const void* const* operands, void* result, std::int64_t count) {
+  const Ints d;
+  const auto* const data = static_cast<const std::int32_t*>(capture.data);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    IntVec offset = hn::Zero(d);
+    auto inside = hn::Eq(offset, offset);
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(capture.rank); ++axis) {
+      const IntVec index = hn::Load(d, static_cast<const std::int32_t*>(operands[axis]) + i);
+      inside = hn::And(inside, hn::Not(hn::Lt(index, hn::Zero(d))));
+      inside = hn::And(inside, hn::Lt(index, hn::Set(d, capture.extents[axis])));
+      offset = hn::Add(offset, hn::Mul(index, hn::Set(d, capture.strides[axis])));  // outside it may wrap around
+    }
+    const IntVec elements = hn::GatherIndex(d, data, hn::IfThenElseZero(inside, offset));
+    hn::Store(hn::IfThenElseZero(inside, elements), d, static_cast<std::int32_t*>(result) + i);
+  }
+}
+
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -219,9 +236,14 @@ HWY_AFTER_NAMESPACE();
 namespace strobe::cpu {
 
 HWY_EXPORT(run_expression_step);
+HWY_EXPORT(gather_32_bits);
 
 void run_step(const ExpressionStep& step, const void* const* operands, void* result, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(run_expression_step)(step, operands, result, count);
+}
+
+void gather(const GatheredCapture& capture, const void* const* operands, void* result, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(gather_32_bits)(capture, operands, result, count);
 }
 
 }  // namespace strobe::cpu

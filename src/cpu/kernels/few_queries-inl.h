@@ -215,6 +215,12 @@ class FewQueriesChunk : FewQueriesBlock {
       begin[i] = std::clamp(begin_of(head)[row + i], first, last) - first;
       end[i] = std::clamp(end_of(head)[row + i], first, last) - first;
     }
+    if (first_.expression.has_mask()) {
+      for (int i = 0; i < kRows; ++i) {
+        add_weighted(p + i * kFewQueriesKeys, values, begin[i], end[i], output + i * scratch_.columns_v);
+      }
+      return;
+    }
     const TreeMask& tree = first_.tree;
     const std::int64_t before_tree = tree.given() ? std::max<std::int64_t>(tree.begin - key - first, 0) : last - first;
     const std::int64_t all_begin = *std::max_element(begin, begin + kRows);
@@ -238,6 +244,17 @@ class FewQueriesChunk : FewQueriesBlock {
     if (all_begin < all_end) add_values<kRows>(p, values, all_begin, all_end, scratch_.columns_v, output);
     if (all_end < last - first) {
       for (int i = 0; i < kRows; ++i) add_edge(i, std::max(all_end, begin[i]), end[i]);
+    }
+  }
+
+  /// Of the keys [first, last) that a row sees but for a text's mask: those without a weight are not read.
+  template <class T>
+  HWY_INLINE void add_weighted(const float* p, const BlockRows<T>& values, std::int64_t first, std::int64_t last,
+                               float* output) const {
+    for (std::int64_t at = first; at < last; ++at) {
+      const std::int64_t run = at;
+      while (at < last && p[at] != 0.0F) ++at;
+      if (run < at) add_values<1>(p, values, run, at, scratch_.columns_v, output);
     }
   }
 

@@ -68,7 +68,7 @@ class FewQueriesBlock {
   /// Whether no key of the block is hidden from a row, or may be.
   bool every_row_sees(std::int64_t key, std::int64_t count) const {
     const std::int64_t all = heads() * rows_;
-    return !first_.tree.reaches(key + count) &&
+    return !first_.tree.reaches(key + count) && !first_.expression.has_mask() &&
            std::all_of(scratch_.begin, scratch_.begin + all, [](std::int64_t begin) { return begin == 0; }) &&
            std::all_of(scratch_.end, scratch_.end + all, [&](std::int64_t end) { return end == count; });
   }
@@ -80,6 +80,7 @@ class FewQueriesBlock {
     const ForwardTask& task = head_task(head);
     const FewQueriesState of_head = state(head);
     const float factor = task.exponent_factor();
+    if (task.expression.given()) apply_text(head, key, count);
     for (std::int64_t row = 0; row < rows_; ++row) scratch_.top[row] = top_of_row(head, row, key, count);
     raise_maxima(of_head, factor);
     if (task.row_invariant) std::copy_n(scratch_.rescale, rows_, scratch_.block_rescale + head * rows_);
@@ -124,8 +125,7 @@ class FewQueriesBlock {
     const std::int64_t last = end_of(head)[row];
     if (first >= last) return -kInfinity;
     const std::int64_t from = round_down(first, kLanes);
-    if (task.score_scale.capped) cap_scores<1>(scores, from, round_up(last, kLanes), task.score_scale.softcap_scale);
-    if (task.terms.given()) add_terms(task, row, key, count, from, last, scores);
+    if (!task.expression.given()) make_scores(task, row, key, count, from, last, scores);
     if (task.tree.reaches(key + last)) {
       const std::int64_t position = row / task.q.group;
       for (std::int64_t at = std::max(first, task.tree.begin - key); at < last; ++at) {
@@ -145,6 +145,30 @@ class FewQueriesBlock {
       top = hn::Max(top, s);
     }
     return hn::GetLane(hn::MaxOfLanes(d, top));
+  }
+
+  /// Products -> scores where ALiBi, a bias or a text joins them; those of other calls are capped at most.
+  void make_scores(const ForwardTask& task, std::int64_t row, std::int64_t key, std::int64_t count, std::int64_t from,
+                   std::int64_t last, float* scores) const {
+    if (task.score_scale.capped) cap_scores<1>(scores, from, round_up(last, kLanes), task.score_scale.softcap_scale);
+    if (task.works_on_scores()) add_terms(task, row, key, count, from, last, scores);
+  }
+
+  /// What the text makes of the scores of every row, -inf of keys that it hides.
+  void apply_text(std::int64_t head, std::int64_t key, std::int64_t count) const {
+    const ForwardTask& task = head_task(head);
+    const std::int64_t from = round_down(any_begin(head), kLanes);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      make_scores(task, row, key, count, from, any_end(head), scores(head) + row * kFewQueriesKeys);
+    }
+    const ExpressionPanel panel{.row = 0,
+                                .rows = rows_,
+                                .group = task.q.group,
+                                .key = key,
+                                .keys = count,
+                                .along = rows_,
+                                .width = kFewQueriesKeys};
+    transform_scores(task.expression, panel, true, scores(head));
   }
 
   /// Rows across the lanes: their maxima with the block's, and what these make of the scores and of earlier sums.

@@ -33,4 +33,16 @@ inline void pass_turn(std::atomic<std::int32_t>& turn, std::int32_t own, const B
   store_and_notify(turn, next);
 }
 
+/// Waits until the task before this one has added to the captures' gradients.
+inline void wait_for_captures(const CaptureTurn& turn) {
+  if (turn.before != nullptr) wait_for_turn(*turn.before, 1);
+}
+
+/// At a task's end, whether or not it has added anything.
+inline void pass_captures(const CaptureTurn& turn) {
+  if (turn.own == nullptr) return;
+  wait_for_captures(turn);
+  store_and_notify(*turn.own, 1);
+}
+
 }  // namespace strobe::cpu

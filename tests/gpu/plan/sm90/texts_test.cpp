@@ -13,7 +13,6 @@
 #include "gpu/plan/plan_problem.h"
 #include "gpu/plan/sm90/compiled_kernels.h"
 #include "gpu/plan/supported.h"
-#include "gpu/plan/text_options.h"
 #include "gpu/variant/architecture.h"
 #include "gpu/variant/text_code.h"
 #include "sm80/supported.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/plan/text_options.h"
+#include "call/text_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 #include "expression/formula.h"
 
-namespace strobe::gpu {
+namespace strobe {
 namespace {
 
 using expression::Graph;
@@ -191,4 +191,4 @@ AttentionProblem with_built_in_options(AttentionProblem problem) {
   return problem;
 }
 
-}  // namespace strobe::gpu
+}  // namespace strobe
