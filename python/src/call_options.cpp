@@ -28,6 +28,14 @@ CausalMask causal(const Given& given) {
   raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, text, kAccepted);
 }
 
+Normalization normalization(const Given& given) {
+  constexpr const char* kAccepted = "\"softmax\" or \"none\"";
+  const std::string_view text = string(given, kAccepted);
+  if (text == "softmax") return Normalization::softmax;
+  if (text == "none") return Normalization::none;
+  raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, text, kAccepted);
+}
+
 Engine engine(const Given& given) {
   constexpr const char* kAccepted = "automatic, cpu or gpu";
   constexpr std::pair<std::string_view, Engine> kEngines[] = {{"automatic", Engine::automatic},
@@ -102,6 +110,7 @@ void read_tensor(CallOptions& options, Imports& imports, const Given& given) {
 constexpr Keyword kKeywords[] = {
     {"causal", [](CallOptions& o, Imports&, const Given& g) { o.attention.causal = causal(g); }},
     {"window", [](CallOptions& o, Imports&, const Given& g) { o.attention.window = window(g); }},
+    {"normalize", [](CallOptions& o, Imports&, const Given& g) { o.attention.normalize = normalization(g); }},
     {"alibi_slopes", read_tensor},
     {"bias", read_tensor},
     {"sink", read_tensor},

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -137,6 +138,7 @@ void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
   };
   if (visit_option(call.options, name, read_field)) return;
   if (name == "causal") call.options.causal = static_cast<CausalMask>(integer());
+  if (name == "normalize") call.options.normalize = static_cast<Normalization>(integer());
   if (name == "window_left") call.options.window.left = integer();
   if (name == "window_right") call.options.window.right = integer();
   if (name == "block_size") call.block_size = integer();
@@ -239,14 +241,28 @@ Arguments pass_of(const Call& call) {
   return arguments;
 }
 
+/// Calls have an lse whether or not there is one: -inf in host memory, where alone there may be none.
+void leave_out_lse(const Call& call, TensorView& lse) {
+  if (call.options.normalize == Normalization::softmax) return;
+  if (lse.given() && lse.device.type == DeviceType::cpu) {
+    std::int64_t count = 1;
+    for (std::size_t axis = 0; axis < static_cast<std::size_t>(lse.rank); ++axis) count *= lse.shape[axis];
+    std::fill_n(static_cast<float*>(lse.data), count, -std::numeric_limits<float>::infinity());
+  }
+  lse = {};
+}
+
 Status run_forward(const Call& call) {
   auto arguments = pass_of<ForwardArguments>(call);
+  leave_out_lse(call, arguments.lse);
   arguments.v_rotation = call.v_rotation;
   return forward(arguments, call.options, call.execution);
 }
 
 Status run_backward(const Call& call) {
-  return backward(pass_of<BackwardArguments>(call), call.options, call.execution);
+  auto arguments = pass_of<BackwardArguments>(call);
+  if (call.options.normalize == Normalization::none) arguments.lse = {};
+  return backward(arguments, call.options, call.execution);
 }
 
 Status run_jvp(const Call& call) { return jvp(pass_of<JvpArguments>(call), call.options, call.execution); }

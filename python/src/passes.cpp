@@ -202,13 +202,14 @@ std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, con
   }
   read_options(keywords, imports, options);
   const PlannedOutputs out(forward.q, forward.k, forward.v, options.out_dtype);
+  const TensorView lse = options.attention.normalize == Normalization::softmax ? out.lse : TensorView();
   const auto plan = [&]() -> Result<Plan> {
     if (backward) {
       BackwardArguments arguments{.q = forward.q,
                                   .k = forward.k,
                                   .v = forward.v,
                                   .o = out.o,
-                                  .lse = out.lse,
+                                  .lse = lse,
                                   .d_o = out.o,
                                   .dq = out.dq,
                                   .dk = out.dk,
@@ -217,7 +218,7 @@ std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, con
       return make_plan(arguments, options.attention, options.execution);
     }
     forward.o = out.o;
-    forward.lse = out.lse;
+    forward.lse = lse;
     check_out_dtype(options);
     return make_plan(forward, options.attention, options.execution);
   }();

@@ -162,8 +162,8 @@ def attention_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    o: Tensor,
-    lse: Tensor,
+    o: Tensor | None,
+    lse: Tensor | None,
     *,
     mask: Tensor | str | None = None,
     d_lse: Tensor | None = None,
@@ -181,8 +181,8 @@ def attention_backward(
     ``d_lse``, in lse's shape, is the gradient that comes in through lse. The gradients have their tensor's shape and
     dtype, and are written to ``dq``, ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and
     ``return_d_sink`` the tuple goes on with the gradients of bias and sink, in their shapes, float32, and with
-    ``return_d_captures`` with a dict of those of the captures that the score reads as real numbers, likewise. Raises as
-    ``attention`` does.
+    ``return_d_captures`` with a dict of those of the captures that the score reads as real numbers, likewise. With
+    ``normalize="none"`` lse must be and o may be None. Raises as ``attention`` does.
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """

@@ -101,10 +101,25 @@ def is_seeded(options: Mapping[str, Any]) -> bool:
 
 
 def reject_texts(function: str, options: Mapping[str, Any]) -> None:
-    """NotImplementedError for texts in a call whose queries and keys lie on several devices."""
+    """NotImplementedError for texts, and what has no lse, in a call whose queries and keys lie on several devices."""
+    if not is_normalized(options):
+        raise NotImplementedError(f'normalize is "none": {function} merges parts by their lse')
     for name in ("score", "mask_text", "captures"):
         if options.get(name) is not None:
             raise NotImplementedError(f"{name} is given: {function} has no texts; give bias, mask, causal or window")
+
+
+def is_normalized(options: Mapping[str, Any]) -> bool:
+    """Whether rows of probabilities are divided by their sums, which lse is the logarithm of."""
+    return options.get("normalize") != "none"
+
+
+def check_outputs_of_softmax(options: Mapping[str, Any], return_lse: bool, return_max_logits: bool) -> None:
+    """ValueError for a result that a call without a softmax does not have."""
+    if is_normalized(options) or not (return_lse or return_max_logits):
+        return
+    name = "return_lse" if return_lse else "return_max_logits"
+    raise ValueError(f'{name} is given with normalize="none": it belongs to the softmax')
 
 
 def captures_of(options: Mapping[str, Any]) -> dict[str, Any]:

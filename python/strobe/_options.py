@@ -11,6 +11,7 @@ Tensor = Annotated[Any, "tensor"]
 """An array of NumPy, PyTorch, JAX or CuPy, or of anything else that speaks DLPack."""
 
 Causal = bool | Literal["bottom_right", "top_left"]
+Normalize = Literal["softmax", "none"]
 Word = Annotated[int, "word"]
 """From 0 to 2^64 - 1."""
 
@@ -41,6 +42,10 @@ class ScoreOptions(TypedDict, total=False):
     """Forward: the bits of a row of out and lse depend only on its query, the keys that it sees, its center and the
     options. A prompt in one call, in chunks or one query per call, alone or in a batch, gives the same bits. Not
     supported with log_length or 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v."""
+    normalize: Annotated[Normalize, "softmax"]
+    """"none": the scores, of which ``score`` says what becomes, are the probabilities, and 0 where a key is hidden: out
+    = P v, as "sigmoid(score)" has it, or "score * sigmoid(score) / k_len". There is no lse, no max_logits, no sink and
+    no JVP; on the CPU engine alone, and not with 8-bit q. "softmax": exp(score - lse)."""
     alibi_slopes: Tensor
     """[heads_q] or [batch, heads_q] float32: slope * distance is taken from each score."""
     bias: Tensor

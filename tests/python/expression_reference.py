@@ -4,8 +4,11 @@
 import torch
 
 
-def attention(q, k, v, score=None, mask=None, scale=None):
-    """out and lse of q [batch, seqlen, heads, head_dim] and so on; score(s, b, h, q, k) and mask(b, h, q, k)."""
+def attention(q, k, v, score=None, mask=None, scale=None, normalize="softmax"):
+    """out and lse, -inf where nothing is normalized.
+
+    Of q [batch, seqlen, heads, head_dim] and so on; score(s, b, h, q, k) and mask(b, h, q, k).
+    """
     (batch, sq, heads, d), sk = q.shape, k.shape[1]
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
     positions = [torch.arange(n) for n in (batch, heads, sq, sk)]
@@ -14,6 +17,9 @@ def attention(q, k, v, score=None, mask=None, scale=None):
         s = of_pairs(score, positions, s)
     if mask is not None:
         s = s.masked_fill(~of_pairs(mask, positions), float("-inf"))
+    if normalize == "none":
+        p = s.masked_fill(s == float("-inf"), 0)
+        return torch.einsum("bhqk,bkhd->bqhd", p, v), s.new_full(s.shape[:-1], float("-inf"))
     lse = s.logsumexp(-1)
     p = (s - torch.where(lse.isinf(), 0.0, lse)[..., None]).exp()
     return torch.einsum("bhqk,bkhd->bqhd", p, v), lse

@@ -2,6 +2,7 @@
 """The gallery of docs/expressions.md: each text means what its name says, with its gradients."""
 
 import html
+import math
 import re
 from pathlib import Path
 
@@ -45,6 +46,8 @@ MEANINGS = {
         None,
         lambda b, h, q, k: ((q // 32 - k // 32).abs() <= 3) & ((q % 32 - k % 32).abs() <= 3),
     ),
+    "sigmoid attention (normalize none)": (lambda c, s, b, h, q, k: (s - math.log(ROWS)).sigmoid(), None),
+    "HSTU (normalize none)": (lambda c, s, b, h, q, k: s * s.sigmoid() / ROWS, causal),
     "sinks and a window": (None, lambda b, h, q, k: (k <= q) & ((q - k < 1024) | (k < 4))),
 }
 
@@ -69,7 +72,8 @@ def test_a_text_means_what_its_name_says(name, score, mask):
     d_out = draw(14, *shape)
 
     given = copies(*tensors, *read.values(), dtype=torch.float32)
-    options = {key: text for key, text in (("score", score), ("mask", mask)) if text}
+    normalize = "none" if "(normalize none)" in name else "softmax"
+    options = {key: text for key, text in (("score", score), ("mask", mask)) if text} | {"normalize": normalize}
     out = strobe.torch.attention(*given[:3], captures=dict(zip(read, given[3:], strict=True)) or None, **options)
     leaves = [x for x in given if x.requires_grad and (x.dim() == 4 or score)]
     gradients = torch.autograd.grad((out * d_out).sum(), leaves)
@@ -78,7 +82,10 @@ def test_a_text_means_what_its_name_says(name, score, mask):
     by_name = dict(zip(read, exact[3:], strict=True))
     score_mod, mask_mod = MEANINGS[name]
     wanted, _ = expression_reference.attention(
-        *exact[:3], None if score_mod is None else (lambda *x: score_mod(by_name, *x)), mask_mod
+        *exact[:3],
+        None if score_mod is None else (lambda *x: score_mod(by_name, *x)),
+        mask_mod,
+        normalize=normalize,
     )
     wanted_leaves = [x for x in exact if x.requires_grad and (x.dim() == 4 or score)]
     wanted_gradients = torch.autograd.grad((wanted * d_out).sum(), wanted_leaves)

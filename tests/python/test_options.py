@@ -192,6 +192,7 @@ SAMPLES = {
     "deterministic": ({"deterministic": True}, False),
     "row_invariant": ({"row_invariant": True}, False),
     "log_length": ({"log_length": 4}, True),
+    "normalize": ({"normalize": "none", "score": "sigmoid(score)"}, True),
     "alibi_slopes": ({"alibi_slopes": np.array([0.5, 0.1], np.float32)}, True),
     "bias": ({"bias": np.random.default_rng(4).standard_normal((1, 2, SEQLEN, SEQLEN), np.float32)}, True),
     "sink": ({"sink": np.array([1, 2], np.float32)}, True),

@@ -81,10 +81,13 @@ TensorView without_data(DType dtype, std::initializer_list<std::int64_t> shape) 
 
 }  // namespace
 
-void AttentionTensors::allocate_outputs(bool wants_max_logits) {
+void AttentionTensors::allocate_outputs(bool wants_max_logits, Normalization normalize) {
   const bool eight_bit = size_of(q.dtype) == 1;
   o = io::make_tensor(eight_bit ? output : q.dtype, {q.shape[0], q.shape[1], q.shape[2], v.shape[eight_bit ? 2 : 3]});
-  lse = io::make_tensor(DType::float32, {q.shape[0], q.shape[2], q.shape[1]});
+  lse = {};
+  if (normalize == Normalization::softmax) {
+    lse = io::make_tensor(DType::float32, {q.shape[0], q.shape[2], q.shape[1]});
+  }
   if (wants_max_logits) max_logits = io::make_tensor(DType::float32, {q.shape[0], q.shape[2]});
   if (!modifiers.bias.shape.empty()) d_bias = io::make_tensor(DType::float32, modifiers.bias.shape);
   if (!modifiers.sink.shape.empty()) d_sink = io::make_tensor(DType::float32, modifiers.sink.shape);
@@ -135,18 +138,21 @@ BackwardArguments AttentionTensors::backward() {
           .d_captures = d_capture_views};
 }
 
-ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers) {
+ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers, Normalization normalize) {
   const auto& [batch, seqlen_q, seqlen_k, heads_q, heads_kv, head_dim, head_dim_v] = shape;
+  TensorView lse;
+  if (normalize == Normalization::softmax) lse = without_data(DType::float32, {batch, heads_q, seqlen_q});
   return {.q = without_data(dtype, {batch, seqlen_q, heads_q, head_dim}),
           .k = without_data(dtype, {batch, seqlen_k, heads_kv, head_dim}),
           .v = without_data(dtype, {batch, seqlen_k, heads_kv, head_dim_v}),
           .o = without_data(dtype, {batch, seqlen_q, heads_q, head_dim_v}),
-          .lse = without_data(DType::float32, {batch, heads_q, seqlen_q}),
+          .lse = lse,
           .modifiers = modifiers.views()};
 }
 
-BackwardArguments planned_backward(const Shape& shape, DType dtype, const Modifiers& modifiers) {
-  const ForwardArguments forward = planned_forward(shape, dtype, modifiers);
+BackwardArguments planned_backward(const Shape& shape, DType dtype, const Modifiers& modifiers,
+                                   Normalization normalize) {
+  const ForwardArguments forward = planned_forward(shape, dtype, modifiers, normalize);
   const auto writable = [](const ConstTensorView& view) {
     return TensorView{nullptr, view.dtype, view.device, view.rank, view.shape, view.strides};
   };

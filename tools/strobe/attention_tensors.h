@@ -26,9 +26,10 @@ struct AttentionTensors {
   std::vector<io::HostTensor> d_captures;  // one for each capture, without axes where the score has no gradient of it
   std::vector<TensorView> d_capture_views;
 
-  /// Outputs for both passes in the shapes that the inputs imply; q and v have rank 4. max_logits only if wanted,
-  /// d_bias, d_sink and d_captures only where there is a bias, a sink, or a score that reads captures.
-  void allocate_outputs(bool wants_max_logits = false);
+  /// Outputs for both passes in the shapes that the inputs imply; q and v have rank 4. max_logits only if wanted, lse
+  /// only of a softmax, d_bias, d_sink and d_captures only where there is a bias, a sink, or a score that reads
+  /// captures.
+  void allocate_outputs(bool wants_max_logits = false, Normalization normalize = Normalization::softmax);
 
   ForwardArguments forward();
   BackwardArguments backward();
@@ -42,8 +43,10 @@ Arguments placed(Arguments arguments, const Device& device) {
 }
 
 /// Arguments for planning, from shapes alone; `modifiers` lend theirs.
-ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers = {});
-BackwardArguments planned_backward(const Shape& shape, DType dtype, const Modifiers& modifiers = {});
+ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers = {},
+                                 Normalization normalize = Normalization::softmax);
+BackwardArguments planned_backward(const Shape& shape, DType dtype, const Modifiers& modifiers = {},
+                                   Normalization normalize = Normalization::softmax);
 
 enum class Distribution {
   normal,    // N(0, 1)

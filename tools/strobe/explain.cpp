@@ -65,11 +65,11 @@ ExitCode explain(const ExplainFlags& flags) {
   const Device device = flags.execution.tensor_device();
   const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
   if (!modifiers.ok()) return report(modifiers.status());
-  ForwardArguments forward = planned_forward(shape, dtype, *modifiers);
+  ForwardArguments forward = planned_forward(shape, dtype, *modifiers, options.normalize);
   if (flags.options.max_logits) forward.max_logits = tensor(static_cast<float*>(nullptr), {shape.batch, shape.heads_q});
-  const Result<Plan> plan =
-      flags.backward ? make_plan(placed(planned_backward(shape, dtype, *modifiers), device), options, execution)
-                     : make_plan(placed(forward, device), options, execution);
+  const BackwardArguments backward = planned_backward(shape, dtype, *modifiers, options.normalize);
+  const Result<Plan> plan = flags.backward ? make_plan(placed(backward, device), options, execution)
+                                           : make_plan(placed(forward, device), options, execution);
   if (!plan.ok()) return report(plan.status());
   constexpr std::size_t kTextColumn = 14;  // of the lines of a plan
   print_wrapped(fmt::format("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype,

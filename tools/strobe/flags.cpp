@@ -59,6 +59,11 @@ void OptionFlags::add_to(CLI::App& command) {
       ->group(group);
   command.add_flag("--row-invariant", others.row_invariant, "a row's bits depend on nothing else in the call")
       ->group(group);
+  command.add_option("--normalize", normalize, "softmax, or none: scores are probabilities, as --score makes them")
+      ->check(CLI::IsMember({"softmax", "none"}))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(group);
   command.add_flag("--max-logits", max_logits, "the largest score of each head, too")->group(group);
 }
 
@@ -67,6 +72,7 @@ AttentionOptions OptionFlags::options() const {
   if (causal) options.causal = CausalMask::bottom_right;
   if (causal_top_left) options.causal = CausalMask::top_left;
   if (!window.empty()) options.window = {window[0], window[1]};
+  if (normalize == "none") options.normalize = Normalization::none;
   return options;
 }
 
@@ -82,6 +88,7 @@ std::string OptionFlags::describe() const {
   if (others.scale) parts.push_back(fmt::format("scale {}", *others.scale));
   if (others.dropout != 0.0F) parts.push_back(fmt::format("dropout {}", others.dropout));
   if (others.row_invariant) parts.emplace_back("row-invariant");
+  if (normalize == "none") parts.emplace_back("normalize none");
   if (max_logits) parts.emplace_back("max logits");
   return CLI::detail::join(parts, ", ");
 }

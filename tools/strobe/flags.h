@@ -18,6 +18,7 @@ struct OptionFlags {
   bool causal_top_left = false;
   std::vector<std::int64_t> window;  // left and right, or empty
   AttentionOptions others;
+  std::string normalize = "softmax";
   bool max_logits = false;  // an output, not an option of the library's
 
   void add_to(CLI::App& command);

@@ -35,7 +35,8 @@ constexpr const char* kRunFooter =
 -, from standard input.
 Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
 dq.npy, dk.npy and dv.npy, and dbias.npy or dsink.npy for a --bias or --sink;
-with --max-logits max_logits.npy [batch, heads].
+with --max-logits max_logits.npy [batch, heads]. There is no lse.npy with
+--normalize none.
 int8 and float8 (in .npy: '<V1') q, k and v come with --input, which then also
 holds q_descale, k_descale and v_descale and may hold q_shift, as
 strobe.quantize of the Python package gives them; O is float32, or --dtype.
@@ -225,9 +226,9 @@ ExitCode run(const RunFlags& flags) {
   if (!read.ok()) return report(read.status());
   AttentionTensors& tensors = *read;
   if (!flags.dtype.empty()) convert_all(tensors, dtype_of(flags.dtype));
-  tensors.allocate_outputs(flags.options.max_logits);
-  const bool backward_too = !flags.d_o.empty();
   const AttentionOptions options = flags.options.options();
+  tensors.allocate_outputs(flags.options.max_logits, options.normalize);
+  const bool backward_too = !flags.d_o.empty();
   const Execution execution = flags.execution.execution();
   const Device device = flags.execution.tensor_device();
   const Result<Plan> forward = make_plan(placed(tensors.forward(), device), options, execution);

@@ -105,7 +105,7 @@ class Verification {
     AttentionTensors ours = random_tensors(flags_.shape.shape(), dtype_of(dtype), distribution, flags_.seed);
     ours.modifiers = modifiers_;
     ours.random.seed = flags_.seed;
-    ours.allocate_outputs(flags_.options.max_logits);
+    ours.allocate_outputs(flags_.options.max_logits, options_.normalize);
     AttentionTensors standard = ours;
     const RowNames names{inputs, dtype};
     if (Status status = add_forward(names, ours, standard); !status.ok()) return status;
@@ -162,7 +162,7 @@ class Verification {
     const reference::ForwardResult expected = reference::forward(ours.forward(), options_, model, threads_);
     step();
     add_row(names, "O", ours.o, other.ok() ? &standard.o : nullptr, expected.o);
-    add_row(names, "LSE", ours.lse, other.ok() ? &standard.lse : nullptr, expected.lse);
+    if (!ours.lse.shape.empty()) add_row(names, "LSE", ours.lse, other.ok() ? &standard.lse : nullptr, expected.lse);
     if (flags_.options.max_logits) add_row(names, "max", ours.max_logits, nullptr, expected.max_logits);
     return {};
   }
@@ -249,8 +249,8 @@ Result<Plan> planned(const VerifyFlags& flags, DType dtype, const Modifiers& mod
   const Execution execution = flags.execution.execution();
   const Device device = flags.execution.tensor_device();
   if (flags.pass == "forward")
-    return make_plan(placed(planned_forward(shape, dtype, modifiers), device), options, execution);
-  return make_plan(placed(planned_backward(shape, dtype, modifiers), device), options, execution);
+    return make_plan(placed(planned_forward(shape, dtype, modifiers, options.normalize), device), options, execution);
+  return make_plan(placed(planned_backward(shape, dtype, modifiers, options.normalize), device), options, execution);
 }
 
 ExitCode verify_floats(const VerifyFlags& flags) {

@@ -18,6 +18,7 @@ from strobe._option_list import (
     SCORE_NAMES,
     captures_of,
     check_options,
+    is_normalized,
     names_of,
 )
 from strobe._options import JaxOptions
@@ -127,6 +128,7 @@ def attributes_of(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     attributes: dict[str, Any] = {"window_left": np.int64(left), "window_right": np.int64(right)}
     causal = options.get("causal", False)
     attributes["causal"] = np.int64(_CAUSAL[causal if isinstance(causal, str) else bool(causal)])
+    attributes["normalize"] = np.int64(not is_normalized(options))
     for name in ("score", "mask_text"):
         if name in options:
             attributes[name] = options[name]

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from strobe._option_list import is_normalized
 from strobe.jax import functional
 
 __all__ = ["arrange", "attention", "positions", "restore"]
@@ -82,6 +83,8 @@ def attention(
     if scheme not in ("gather", "ring"):
         raise ValueError(f"scheme is {scheme!r}: it must be gather or ring")
     given = {name: value for name, value in options.items() if value is not None}
+    if not is_normalized(given):
+        raise NotImplementedError('normalize is "none": parts are merged by their lse; give whole sequences')
     for name in _REFUSED:
         if name in given:
             raise NotImplementedError(f"{name} is given: give it to strobe.jax.attention, with whole sequences")

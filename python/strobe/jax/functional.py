@@ -8,6 +8,7 @@ from jax import Array
 
 from strobe._documented import with_options
 from strobe._forward import results
+from strobe._option_list import check_outputs_of_softmax
 from strobe._options import JaxOptions
 from strobe.jax import batching, derivatives  # noqa: F401 (their rules are registered when they are imported)
 from strobe.jax.arguments import TENSORS, attributes_of, captures_as_operands, check_call, is_learnt, scaled
@@ -39,6 +40,7 @@ def attention(
     Policies of jax.checkpoint may save "strobe_out" and "strobe_lse", with which the backward repeats no forward.
     """
     given = check_call(q, k, v, dict(options))
+    check_outputs_of_softmax(given, return_lse, return_max_logits)
     tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in TENSORS if name in given}
     if is_learnt(given.get("scale")):
         tensors["q"] = scaled(q, given["scale"])

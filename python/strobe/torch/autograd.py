@@ -16,7 +16,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from strobe._option_list import CAPTURE_NAMES
+from strobe._option_list import CAPTURE_NAMES, is_normalized
 from strobe.torch import ops
 from strobe.torch.jvp import TANGENT_NAMES, dual_outputs
 from strobe.torch.ops import LIBRARY, TENSOR_NAMES, VALUE_NAMES
@@ -59,7 +59,8 @@ class Attention(_SingleLevelFunction):
         q, k, v, *rest = arguments
         tensors, values = rest[: len(TENSOR_NAMES)], rest[len(TENSOR_NAMES) : -1]
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(max_logits)
+        constants = (max_logits,) if is_normalized(dict(zip(VALUE_NAMES, values, strict=True))) else (max_logits, lse)
+        ctx.mark_non_differentiable(*constants)
         ctx.save_for_backward(q, k, v, o, lse, *tensors)
         ctx.values = values
         return o, lse, max_logits

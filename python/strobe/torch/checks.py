@@ -72,6 +72,16 @@ def check_texts(options: Mapping[str, Any]) -> None:
             raise wrong_type(name, options[name], "text, or a strobe.ScoreFunction")
 
 
+def check_normalize(options: Mapping[str, Any]) -> None:
+    """What strobe._core says of another value, before a compiler has gone on."""
+    accepted = '"softmax" or "none"'
+    value = options.get("normalize", "softmax")
+    if not isinstance(value, str):
+        raise wrong_type("normalize", value, accepted)
+    if value not in ("softmax", "none"):
+        raise ValueError(f'normalize is "{value}": it must be {accepted}')
+
+
 def window_of(options: Mapping[str, Any]) -> tuple[Any, Any]:
     """Left and right; -1 and -1 where none is given."""
     window = options.get("window", (-1, -1))

@@ -15,7 +15,7 @@ from strobe._forward import forward, results
 from strobe._frameworks import framework_of
 from strobe._frameworks.torch import draw_random, without_negative_bit
 from strobe._mask_argument import apply_mask
-from strobe._option_list import OPTIONS, captures_of, check_options, is_seeded
+from strobe._option_list import OPTIONS, captures_of, check_options, check_outputs_of_softmax, is_seeded
 from strobe._options import ScoreOptions
 from strobe.torch import nested, ops
 from strobe.torch.autograd import has_tangents
@@ -105,6 +105,7 @@ def attention(
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
     mask = unpack(mask, options)
+    check_outputs_of_softmax(options, return_lse, return_max_logits)
     if type(q) is not Tensor and q.is_nested:
         given = options if mask is None else options | {"mask": mask}
         return nested.attend(attention, q, k, v, given, return_lse=return_lse, return_max_logits=return_max_logits)

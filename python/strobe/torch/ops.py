@@ -25,6 +25,7 @@ from strobe._option_list import (
     SCORE_NAMES,
     captures_of,
     check_options,
+    is_normalized,
     is_seeded,
     names_of,
 )
@@ -44,7 +45,7 @@ def schemas_of(names: Collection[str]) -> dict[str, str]:
     schemas = dict.fromkeys([*tensors, "random"], "Tensor?")
     for name in names:
         option = OPTIONS[name]
-        if name == "causal":
+        if name in ("causal", "normalize"):
             schemas[name] = "str"
         elif name == "window":
             schemas |= {"window_left": "SymInt", "window_right": "SymInt"}
@@ -126,6 +127,7 @@ def arguments_of(q: Tensor, options: Mapping[str, Any], schemas: Mapping[str, st
     given |= checks.tensors_of(given, (*tensors, "random_state"))
     checks.check_values(given)
     checks.check_texts(given)
+    checks.check_normalize(given)
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
@@ -179,7 +181,17 @@ def keywords(options: tuple[Any, ...], schemas: Mapping[str, str] = _ARGUMENTS) 
     named["window"] = (named.pop("window_left"), named.pop("window_right"))
     if named["causal"] == "none":
         del named["causal"]
+    if named["normalize"] == "softmax":
+        del named["normalize"]
     return named
+
+
+def lse_of_softmax(lse: Tensor, options: Mapping[str, Any]) -> Tensor | None:
+    """The lse that a forward writes: none where there is no softmax, and then all of it becomes -inf here."""
+    if is_normalized(options):
+        return lse
+    lse.fill_(-torch.inf)
+    return None
 
 
 def empty_outputs(q: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, max_logits: bool) -> tuple[Tensor, ...]:
@@ -197,7 +209,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, .
     named = keywords(tuple(options))
     outputs = empty_outputs(q, v, named["cu_seqlens_q"], return_max_logits)
     o, lse, max_logits = outputs
-    _core.forward(q, k, v, o, lse, max_logits if return_max_logits else None, **named)
+    _core.forward(q, k, v, o, lse_of_softmax(lse, named), max_logits if return_max_logits else None, **named)
     return outputs
 
 
@@ -262,7 +274,7 @@ def backward(
     captures = named.get("captures", {})
     of_captures = dict(zip(captures, split_captures(d_captures, [*captures.values()], needs_d_captures), strict=True))
     _core.backward(
-        *(d_o, q, k, v, o, lse, d_lse, dq, dk, dv),
+        *(d_o, q, k, v, o, lse if is_normalized(named) else None, d_lse, dq, dk, dv),
         *(d_bias if needs_d_bias else None, d_sink if needs_d_sink else None),
         framework_of(q).workspace_allocator(q, None),
         {name: x for name, x in of_captures.items() if x is not None},

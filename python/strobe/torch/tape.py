@@ -13,6 +13,7 @@ from torch import Tensor
 from strobe import _core
 from strobe._expressions import differentiable
 from strobe._frameworks import framework_of
+from strobe._option_list import is_normalized
 from strobe._shapes import lse_shape, max_logits_shape, output_shape
 from strobe.torch import ops
 
@@ -47,7 +48,7 @@ class StrobeAttention(torch.autograd.Function):
         if call.returns_max_logits:
             shape = max_logits_shape(q, options.get("cu_seqlens_q"))
             max_logits = torch.empty(shape, dtype=torch.float32, device=q.device)
-        _core.forward(q, k, v, o, lse, max_logits, **options, **captures)
+        _core.forward(q, k, v, o, ops.lse_of_softmax(lse, options), max_logits, **options, **captures)
         # Tensors by save_for_backward alone: hooks may move what it saves to other memory.
         tensors = [name for name, value in options.items() if isinstance(value, Tensor)]
         if tensors or captures:
@@ -100,6 +101,7 @@ class StrobeAttention(torch.autograd.Function):
                 for name in wanted
             }
             allocate = framework_of(q).workspace_allocator(q, None)
+            lse = lse if is_normalized(options) else None
             _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, of_captures, **options)
         if not modifiers:
             return None, dq, dk, dv
