@@ -13,6 +13,7 @@
 #include "cpu/passes.h"
 #include "cpu/plan.h"
 #include "cpu/quantize.h"
+#include "cpu/sparse/rows.h"
 
 namespace strobe::cpu {
 namespace {
@@ -110,6 +111,20 @@ class CpuEngine final : public engine::Implementation {
   Status append(const AppendArguments& arguments, const Execution& execution) const override {
     if (Status status = check_no_stream(execution); !status.ok()) return status;
     cpu::append(arguments, execution);
+    return {};
+  }
+
+  Status encode_rows(const ConstTensorView& rows, const TensorView& cache, const RowFormat& format,
+                     const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::encode_rows(rows, cache, format, execution);
+    return {};
+  }
+
+  Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
+                     const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::decode_rows(cache, rows, format, execution);
     return {};
   }
 };

@@ -59,6 +59,16 @@ Status Implementation::merge_backward(const MergeBackwardArguments&, const Execu
 
 Status Implementation::append(const AppendArguments&, const Execution&) const { return lacks(id(), "append"); }
 
+Status Implementation::encode_rows(const ConstTensorView&, const TensorView&, const RowFormat&,
+                                   const Execution&) const {
+  return lacks(id(), "encoder of rows: the cpu engine alone has it");
+}
+
+Status Implementation::decode_rows(const ConstTensorView&, const TensorView&, const RowFormat&,
+                                   const Execution&) const {
+  return lacks(id(), "decoder of rows: the cpu engine alone has it");
+}
+
 Status Implementation::read_back(const Device&, void*, const void*, std::size_t, const Execution&) const {
   return lacks(id(), "memory of a device");
 }

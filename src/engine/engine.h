@@ -14,6 +14,7 @@
 #include "strobe/jvp.h"
 #include "strobe/merge.h"
 #include "strobe/quantize.h"
+#include "strobe/row_format.h"
 #include "strobe/status.h"
 
 namespace strobe::engine {
@@ -91,6 +92,12 @@ class Implementation {
 
   /// Runs a checked append on a device that it serves; by default unsupported.
   virtual Status append(const AppendArguments& arguments, const Execution& execution) const;
+
+  /// Runs a checked conversion of rows on a device that it serves; by default unsupported.
+  virtual Status encode_rows(const ConstTensorView& rows, const TensorView& cache, const RowFormat& format,
+                             const Execution& execution) const;
+  virtual Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
+                             const Execution& execution) const;
 
   /// Copies memory of a device that it serves to the host, behind what is queued on execution.stream, and waits for it.
   /// By default unsupported.
