@@ -14,6 +14,7 @@
 #include "cpu/plan.h"
 #include "cpu/quantize.h"
 #include "cpu/sparse/rows.h"
+#include "cpu/sparse/sparse.h"
 
 namespace strobe::cpu {
 namespace {
@@ -125,6 +126,13 @@ class CpuEngine final : public engine::Implementation {
                      const Execution& execution) const override {
     if (Status status = check_no_stream(execution); !status.ok()) return status;
     cpu::decode_rows(cache, rows, format, execution);
+    return {};
+  }
+
+  Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
+                        const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::sparse_forward(arguments, options, execution);
     return {};
   }
 };

@@ -15,6 +15,7 @@
 #include "strobe/merge.h"
 #include "strobe/quantize.h"
 #include "strobe/row_format.h"
+#include "strobe/sparse.h"
 #include "strobe/status.h"
 
 namespace strobe::engine {
@@ -98,6 +99,10 @@ class Implementation {
                              const Execution& execution) const;
   virtual Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
                              const Execution& execution) const;
+
+  /// Runs a checked call of sparse attention on a device that it serves; by default unsupported.
+  virtual Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
+                                const Execution& execution) const;
 
   /// Copies memory of a device that it serves to the host, behind what is queued on execution.stream, and waits for it.
   /// By default unsupported.

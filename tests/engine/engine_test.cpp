@@ -12,6 +12,7 @@
 #include "mean_engine.h"
 #include "strobe/jvp.h"
 #include "strobe/plan.h"
+#include "strobe/sparse.h"
 
 namespace strobe::test {
 namespace {
@@ -79,6 +80,28 @@ TEST(Engine, WithoutAJvpSaysWhichHasIt) {
           {.scale = 0.0F}, kOnMean);
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_EQ(status.message(), "the gpu engine has no JVP (forward-mode derivative): the cpu engine alone has it");
+}
+
+TEST(Engine, WithoutSparseAttentionSaysWhichHasIt) {
+  SmallCall call;
+  std::vector<std::int32_t> indices(kRows, 0);
+  SparseForwardArguments arguments;
+  arguments.q = SmallCall::view(call.q);
+  arguments.o = SmallCall::view(call.o);
+  arguments.sources[0].k = SmallCall::view(call.k);
+  arguments.sources[0].v = SmallCall::view(call.v);
+  arguments.sources[0].indices = tensor(indices.data(), {1, kRows, 1, 1});
+  Status status = sparse_forward(arguments, {}, kOnMean);
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_EQ(status.message(), "the gpu engine has no sparse attention: the cpu engine alone has it");
+  std::vector<std::uint8_t> cache(kRows * 8, 1);
+  const TensorView rows = tensor(cache.data(), {1, kRows, 1, 8});
+  const RowFormat format = eight_bit_rows(RowElement::int8, kColumns);
+  status = encode_rows(SmallCall::view(call.k), rows, format, kOnMean);
+  EXPECT_EQ(status.message(), "the gpu engine has no encoder of rows: the cpu engine alone has it");
+  status = decode_rows(rows, SmallCall::view(call.o), format, kOnMean);
+  EXPECT_EQ(status.message(), "the gpu engine has no decoder of rows: the cpu engine alone has it");
+  EXPECT_EQ(call.o, std::vector<float>(kRows * kColumns, kUntouched));
 }
 
 TEST(Engine, PlannedForOnePassDoesNotRunTheOther) {

@@ -3,6 +3,7 @@
 #define HWY_TARGET_INCLUDE "cpu/sparse/kernels.cpp"  // compiled once per instruction set
 #include "hwy/foreach_target.h"                      // must come before highway.h
 
+#include "cpu/sparse/attend-inl.h"
 #include "cpu/sparse/decode-inl.h"
 #include "cpu/sparse/kernels.h"
 #include "hwy/highway.h"
@@ -13,6 +14,16 @@ namespace strobe::cpu::HWY_NAMESPACE {
 void run_decode_row(const RowFormat& format, const RowBytes<const std::byte>& from, float* to) {
   decode(format, from, to);
 }
+void run_add_listed(std::span<const ListedKey> keys, const ListedScores& scores, std::int64_t head_dim,
+                    std::int64_t head_dim_v, const ListedScratch& scratch, const ListedState& state) {
+  add_keys(keys, scores, head_dim, head_dim_v, scratch, state);
+}
+void run_join_listed(std::span<const ListedState> parts, std::span<const float> weights, std::int64_t row) {
+  join_parts(parts, weights, row);
+}
+void run_store_listed(const float* from, float factor, DType dtype, void* to, std::int64_t count) {
+  store_columns(from, factor, dtype, to, count);
+}
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -21,9 +32,31 @@ HWY_AFTER_NAMESPACE();
 namespace strobe::cpu {
 
 HWY_EXPORT(run_decode_row);
+HWY_EXPORT(run_add_listed);
+HWY_EXPORT(run_join_listed);
+HWY_EXPORT(run_store_listed);
 
 void decode_row(const RowFormat& format, const RowBytes<const std::byte>& from, float* to) {
   HWY_DYNAMIC_DISPATCH(run_decode_row)(format, from, to);
+}
+
+void clear_listed(const ListedState& state) {
+  std::fill_n(state.o, state.rows * state.stride, 0.0F);
+  std::fill_n(state.maximum, state.rows, -kInfinity);
+  std::fill_n(state.sum, state.rows, 0.0F);
+}
+
+void add_listed(std::span<const ListedKey> keys, const ListedScores& scores, std::int64_t head_dim,
+                std::int64_t head_dim_v, const ListedScratch& scratch, const ListedState& state) {
+  HWY_DYNAMIC_DISPATCH(run_add_listed)(keys, scores, head_dim, head_dim_v, scratch, state);
+}
+
+void join_listed(std::span<const ListedState> parts, std::span<const float> weights, std::int64_t row) {
+  HWY_DYNAMIC_DISPATCH(run_join_listed)(parts, weights, row);
+}
+
+void store_listed(const float* from, float factor, DType dtype, void* to, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(run_store_listed)(from, factor, dtype, to, count);
 }
 
 }  // namespace strobe::cpu
