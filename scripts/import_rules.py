@@ -13,12 +13,12 @@ LAYERS = (
     ("strobe.integrations",),
     ("strobe",),  # the public names
     ("strobe._shared_prefix",),
-    ("strobe._append", "strobe._attention", "strobe._masks", "strobe._merge", "strobe._quantize"),
+    ("strobe._append", "strobe._attention", "strobe._masks", "strobe._merge", "strobe._quantize", "strobe._sparse"),
     ("strobe.torch", "strobe.jax"),
     ("strobe._few_queries",),
     ("strobe._appended", "strobe._forward", "strobe._mask_argument", "strobe._quantized"),
     ("strobe._frameworks",),
-    ("strobe._documented", "strobe._expressions"),
+    ("strobe._documented", "strobe._expressions", "strobe._row_format"),
     ("strobe._option_list", "strobe._shapes", "strobe._threads"),
     ("strobe._core",),  # C++; its stub names the types of options
     ("strobe._options",),

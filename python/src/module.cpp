@@ -14,6 +14,7 @@
 #include "merge.h"
 #include "passes.h"
 #include "quantize.h"
+#include "sparse.h"
 #include "strobe/strobe.h"
 #include "thread_pool.h"
 #include "values.h"
@@ -89,5 +90,6 @@ NB_MODULE(_core, module) {
   bind_values(module);
   bind_score_function(module);
   bind_masks(module);
+  bind_sparse(module);
   bind_jax_handlers(module);
 }

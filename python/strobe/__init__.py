@@ -15,7 +15,9 @@ from strobe._merge import merge, merge_backward
 from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOptions, ScoreOptions
 from strobe._quantize import QuantizationPlan, plan_quantization, quantize
 from strobe._quantized import Quantized
+from strobe._row_format import RowFormat, RowPart
 from strobe._shared_prefix import shared_prefix_attention
+from strobe._sparse import SparseSource, sparse_attention
 from strobe._threads import get_threads, set_threads
 
 __all__ = [
@@ -25,8 +27,11 @@ __all__ = [
     "QuantizationPlan",
     "QuantizeOptions",
     "Quantized",
+    "RowFormat",
+    "RowPart",
     "ScoreFunction",
     "ScoreOptions",
+    "SparseSource",
     "__version__",
     "append",
     "attention",
@@ -43,5 +48,6 @@ __all__ = [
     "quantize",
     "set_threads",
     "shared_prefix_attention",
+    "sparse_attention",
     "strided_block_mask",
 ]

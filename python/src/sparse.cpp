@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparse.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "call/row_format.h"
+#include "call_options.h"
+#include "errors.h"
+#include "imports.h"
+#include "strobe/sparse.h"
+#include "values.h"
+
+namespace nb = nanobind;
+
+namespace strobe::python {
+namespace {
+
+constexpr const char* kFloats = "float32, float16 or bfloat16";
+constexpr const char* kIntegers = "int32";
+
+/// The enumerator of that name.
+template <class Enumeration>
+Enumeration named(const Given& given, Enumeration last, const char* accepted) {
+  const std::string_view name = string(given, accepted);
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    const auto value = static_cast<Enumeration>(i);
+    if (name == name_of(value)) return value;
+  }
+  raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, name, accepted);
+}
+
+RowPart read_part(nb::handle part) {
+  const auto number = [&](const char* name) { return short_integer({name, part.attr(name)}); };
+  RowPart to;
+  to.element = named({"element", part.attr("element")}, RowElement::float4_e2m1,
+                     "float32, bfloat16, float16, float8_e4m3, int8, int4 or float4_e2m1");
+  to.columns = number("columns");
+  to.offset = number("offset");
+  if (const nb::object scale = part.attr("scale"); !scale.is_none()) {
+    to.scale = named({"scale", scale}, RowScale::float32_power_of_two,
+                     "float32, bfloat16, float8_e8m0, float32_power_of_two or None");
+  }
+  to.scale_columns = number("scale_columns");
+  to.scale_offset = number("scale_offset");
+  return to;
+}
+
+/// Of a strobe.RowFormat; None is no format.
+RowFormat read_format(nb::handle format) {
+  RowFormat to;
+  if (format.is_none()) return to;
+  const auto number = [&](const char* name) { return short_integer({name, format.attr(name)}); };
+  for (const nb::handle part : format.attr("parts")) {
+    if (to.part_count < kMaxRowParts) to.parts[static_cast<std::size_t>(to.part_count)] = read_part(part);
+    ++to.part_count;
+  }
+  to.head_dim_v = number("head_dim_v");
+  to.row_bytes = number("row_bytes");
+  to.tail_bytes = number("tail_bytes");
+  to.alignment = number("alignment");
+  return to;
+}
+
+/// The fields of a format, by the names that RowFormat has in Python.
+nb::dict fields_of(const RowFormat& format) {
+  nb::list parts;
+  for (const RowPart& part : parts_of(format)) {
+    nb::dict fields;
+    fields["element"] = name_of(part.element);
+    fields["columns"] = part.columns;
+    fields["offset"] = part.offset;
+    fields["scale"] = part.scale == RowScale::none ? nb::none() : nb::object(nb::str(name_of(part.scale)));
+    fields["scale_columns"] = part.scale_columns;
+    fields["scale_offset"] = part.scale_offset;
+    parts.append(fields);
+  }
+  nb::dict to;
+  to["parts"] = parts;
+  to["head_dim_v"] = format.head_dim_v;
+  to["row_bytes"] = format.row_bytes;
+  to["tail_bytes"] = format.tail_bytes;
+  to["alignment"] = format.alignment;
+  return to;
+}
+
+nb::dict ready_row_format(const std::string& name) {
+  return fields_of(name == "deepseek_v32"  ? deepseek_v32_rows()
+                   : name == "deepseek_v4" ? deepseek_v4_rows()
+                                           : mla_bfloat16_rows());
+}
+
+nb::dict eight_bit_row_format(nb::handle element, nb::handle columns) {
+  return fields_of(eight_bit_rows(
+      named({"element", element}, RowElement::float4_e2m1, "float8_e4m3 or int8"), short_integer({"columns", columns})));
+}
+
+std::string describe(nb::handle format) {
+  const RowFormat read = read_format(format);
+  raise_if_failed(check_row_format(read));
+  return describe_row_format(read);
+}
+
+void encode(nb::handle rows, nb::handle cache, nb::handle format, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  const TensorView from = imports.view(rows, {"rows", kFloats});
+  const TensorView to = imports.view(cache, {"cache", "uint8", true});
+  const RowFormat read = read_format(format);
+  const CallOptions call = read_options(keywords, imports);
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = encode_rows(from, to, read, call.execution);
+  }
+  raise_if_failed(status);
+}
+
+void decode(nb::handle cache, nb::handle rows, nb::handle format, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  const TensorView from = imports.view(cache, {"cache", "uint8"});
+  const TensorView to = imports.view(rows, {"rows", kFloats, true});
+  const RowFormat read = read_format(format);
+  const CallOptions call = read_options(keywords, imports);
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = decode_rows(from, to, read, call.execution);
+  }
+  raise_if_failed(status);
+}
+
+/// A strobe.SparseSource.
+SparseSource read_source(nb::handle source, Imports& imports) {
+  const auto tensor = [&](const char* name, const char* dtypes) -> ConstTensorView {
+    return imports.view(source.attr(name), {name, dtypes});
+  };
+  SparseSource to;
+  to.k_format = read_format(source.attr("k_format"));
+  to.v_format = read_format(source.attr("v_format"));
+  to.k = tensor("k", to.k_format.given() ? "uint8" : kFloats);
+  to.v = tensor("v", to.v_format.given() ? "uint8" : kFloats);
+  to.indices = tensor("indices", kIntegers);
+  to.topk_length = tensor("topk_length", kIntegers);
+  to.block_size = integer({"block_size", source.attr("block_size")});
+  to.cu_seqlens_k = tensor("cu_seqlens_k", kIntegers);
+  to.page_table = tensor("page_table", kIntegers);
+  to.seqused_k = tensor("seqused_k", kIntegers);
+  to.in_pool = boolean({"in_pool", source.attr("in_pool")});
+  to.causal = boolean({"causal", source.attr("causal")});
+  return to;
+}
+
+void read_sources(const nb::list& sources, Imports& imports, std::array<SparseSource, kMaxSparseSources>& to) {
+  for (std::size_t i = 0; i < std::min(sources.size(), to.size()); ++i) to[i] = read_source(sources[i], imports);
+}
+
+SparseOptions read_sparse_options(nb::handle scale, nb::handle softcap) {
+  SparseOptions options;
+  if (!scale.is_none()) options.scale = float32_number({"scale", scale});
+  options.softcap = float32_number({"softcap", softcap});
+  return options;
+}
+
+void forward(nb::handle q, const nb::list& sources, nb::handle o, nb::handle lse, nb::handle sink,
+             nb::handle cu_seqlens_q, nb::handle scale, nb::handle softcap, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  SparseForwardArguments arguments;
+  arguments.q = imports.view(q, {"q", kFloats});
+  read_sources(sources, imports, arguments.sources);
+  arguments.o = imports.view(o, {"out", kFloats, true});
+  arguments.lse = imports.view(lse, {"lse", "float32", true});
+  arguments.sink = imports.view(sink, {"sink", "float32"});
+  arguments.cu_seqlens_q = imports.view(cu_seqlens_q, {"cu_seqlens_q", kIntegers});
+  const SparseOptions options = read_sparse_options(scale, softcap);
+  const CallOptions call = read_options(keywords, imports);
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = sparse_forward(arguments, options, call.execution);
+  }
+  raise_if_failed(status);
+}
+
+}  // namespace
+
+void bind_sparse(nb::module_& module) {
+  module.def("ready_row_format", &ready_row_format, nb::arg("name"));
+  module.def("eight_bit_row_format", &eight_bit_row_format, nb::arg("element").none(), nb::arg("columns").none());
+  module.def("describe_row_format", &describe, nb::arg("format"));
+  module.def("encode_rows", &encode, nb::arg("rows").none(), nb::arg("cache").none(), nb::arg("format"),
+             nb::arg("options"));
+  module.def("decode_rows", &decode, nb::arg("cache").none(), nb::arg("rows").none(), nb::arg("format"),
+             nb::arg("options"));
+  module.def("sparse_forward", &forward, nb::arg("q").none(), nb::arg("sources"), nb::arg("o").none(),
+             nb::arg("lse").none(), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),
+             nb::arg("softcap").none(), nb::arg("options"));
+}
+
+}  // namespace strobe::python

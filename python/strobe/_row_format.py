@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a row of a cache holds, as a value."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from strobe import _core
+from strobe._options import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """Columns of one element in a row. Offsets are in bytes from the start of the row.
+
+    ``element`` is float32, bfloat16, float16, float8_e4m3, int8, int4 or float4_e2m1; the last two lie two to a byte,
+    the even column in its low half. ``scale`` says what the scale of each group of ``scale_columns`` columns is stored
+    as: float32, bfloat16, float8_e8m0 (a power of two in a byte), float32_power_of_two, or None for no scales, which
+    int8 and 4 bits need.
+    """
+
+    element: str
+    columns: int
+    offset: int = 0
+    scale: str | None = None
+    scale_columns: int = 0
+    scale_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The bytes of a row of a cache: its parts one after another are its columns.
+
+    V is the first ``head_dim_v`` columns; 0: V has rows of its own. The last ``tail_bytes`` of each row lie behind the
+    rows of its page. Rows' addresses are multiples of ``alignment``. Raises ValueError for fields that contradict one
+    another: parts and scales that overlap or leave the row, more than four parts or 576 columns.
+
+    Example:
+
+        four_bits = strobe.RowFormat(
+            parts=(
+                strobe.RowPart("float4_e2m1", 448, 0, scale="float8_e8m0", scale_columns=32, scale_offset=224),
+                strobe.RowPart("bfloat16", 64, 238),
+            ),
+            row_bytes=368, head_dim_v=512, alignment=16,
+        )
+    """
+
+    parts: tuple[RowPart, ...]
+    row_bytes: int
+    head_dim_v: int = 0
+    tail_bytes: int = 0
+    alignment: int = 1
+
+    def __post_init__(self) -> None:
+        _core.describe_row_format(self)
+
+    def __str__(self) -> str:
+        return _core.describe_row_format(self)
+
+    @property
+    def columns(self) -> int:
+        """Columns of all parts."""
+        return sum(part.columns for part in self.parts)
+
+    @classmethod
+    def mla_bfloat16(cls) -> "RowFormat":
+        """576 columns bfloat16, of which V is the first 512: multi-head latent attention."""
+        return cls._of(_core.ready_row_format("mla_bfloat16"))
+
+    @classmethod
+    def deepseek_v32(cls) -> "RowFormat":
+        """DeepSeek-V3.2's 656 bytes: 512 columns float8_e4m3 with four float32 scales, 64 columns bfloat16."""
+        return cls._of(_core.ready_row_format("deepseek_v32"))
+
+    @classmethod
+    def deepseek_v4(cls) -> "RowFormat":
+        """DeepSeek-V4's 584 bytes: 448 columns float8_e4m3, 64 columns bfloat16, e8m0 scales behind the page's rows."""
+        return cls._of(_core.ready_row_format("deepseek_v4"))
+
+    @classmethod
+    def eight_bit(cls, element: str, columns: int) -> "RowFormat":
+        """``columns`` float8_e4m3 or int8 with a float32 scale of the row: K or V."""
+        return cls._of(_core.eight_bit_row_format(element, columns))
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any]) -> "RowFormat":
+        parts = tuple(RowPart(**part) for part in fields.pop("parts"))
+        return cls(parts=parts, **fields)
+
+    def encode(self, rows: Tensor, cache: Tensor, *, threads: int = 0) -> None:
+        """Writes rows [num_pages, page_size, heads_kv, columns] to a cache, uint8 [.., row_bytes] in this format.
+
+        rows are float32, float16 or bfloat16. A group's scale is its largest magnitude over its element's largest;
+        elements are rounded to nearest even and limited. A group with NaN or an infinity is read as NaN. On the CPU.
+        """
+        _core.encode_rows(rows, cache, self, threads=threads)
+
+    def decode(self, cache: Tensor, rows: Tensor, *, threads: int = 0) -> None:
+        """Writes what a cache in this format holds to rows [num_pages, page_size, heads_kv, columns].
+
+        Element times scale in float32, rounded to the dtype of rows. On the CPU.
+        """
+        _core.decode_rows(cache, rows, self, threads=threads)
