@@ -80,4 +80,31 @@ struct SparseForwardArguments {
 STROBE_API Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options = {},
                                  const Execution& execution = {});
 
+/// Where the gradients of a source's k and v go: of their shapes and dtypes. Every element is written, zeros to rows
+/// that no list names. Without v, dv is not given either, and dk has both gradients. @experimental
+struct SparseSourceGradient {
+  TensorView dk{};
+  TensorView dv{};
+};
+
+/// The tensors of a backward. Sources are float32, float16 or bfloat16 without a format, batched or packed, not in
+/// pages or pools. Outputs must not overlap any other tensor. @experimental
+struct SparseBackwardArguments {
+  SparseForwardArguments forward{};  // with o and lse as the forward wrote them
+  ConstTensorView d_o{};             // of o's shape and dtype
+  ConstTensorView d_lse{};           // optional: the gradient with respect to lse, of its shape
+  TensorView dq{};                   // of q's shape and dtype
+  std::array<SparseSourceGradient, kMaxSparseSources> gradients{};
+  TensorView d_sink{};  // optional: float32 [heads_q]
+};
+
+/// dQ, dK, dV and the sink's gradient. Sums are float32; a row of dK or dV adds up what the queries that list it give,
+/// in the order of the queries and of their lists: the same call has the same bits every time, whatever the threads.
+/// Memory beside the tensors: the gradients of K and V in float32, and up to 64 MiB of weights.
+///
+/// invalid_argument as sparse_forward(), and for formats, pages and pools, which are forward alone. unsupported on
+/// GPUs. @experimental
+STROBE_API Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options = {},
+                                  const Execution& execution = {});
+
 }  // namespace strobe

@@ -135,6 +135,13 @@ class CpuEngine final : public engine::Implementation {
     cpu::sparse_forward(arguments, options, execution);
     return {};
   }
+
+  Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                         const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::sparse_backward(arguments, options, execution);
+    return {};
+  }
 };
 
 }  // namespace

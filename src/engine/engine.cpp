@@ -73,6 +73,10 @@ Status Implementation::sparse_forward(const SparseForwardArguments&, const Spars
   return lacks(id(), "sparse attention: the cpu engine alone has it");
 }
 
+Status Implementation::sparse_backward(const SparseBackwardArguments&, const SparseOptions&, const Execution&) const {
+  return lacks(id(), "backward of sparse attention: the cpu engine alone has it");
+}
+
 Status Implementation::read_back(const Device&, void*, const void*, std::size_t, const Execution&) const {
   return lacks(id(), "memory of a device");
 }

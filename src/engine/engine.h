@@ -100,9 +100,11 @@ class Implementation {
   virtual Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
                              const Execution& execution) const;
 
-  /// Runs a checked call of sparse attention on a device that it serves; by default unsupported.
+  /// Runs a checked call of sparse attention, or its backward, on a device that it serves; by default unsupported.
   virtual Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
                                 const Execution& execution) const;
+  virtual Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                                 const Execution& execution) const;
 
   /// Copies memory of a device that it serves to the host, behind what is queued on execution.stream, and waits for it.
   /// By default unsupported.

@@ -3,7 +3,9 @@
 // attention, whose values and bounds these are.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "reference/bound/reference.h"
@@ -34,5 +36,16 @@ struct SparseForwardResult {
 /// O and LSE of a call that strobe::sparse_forward accepts with host tensors.
 SparseForwardResult sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options = {},
                                    const ArithmeticModel& model = {}, int threads = 0);
+
+struct SparseBackwardResult {
+  BoundedTensor dq;
+  std::array<BoundedTensor, kMaxSparseSources> dk, dv;  // of sources that are not given, or have no v: empty
+  BoundedTensor d_sink;                                 // empty where the call does not ask for it
+};
+
+/// The gradients of a call that strobe::sparse_backward accepts with host tensors, from float64 O and LSE of its own:
+/// those of the gathered rows, each added to the row that it came from.
+SparseBackwardResult sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options = {},
+                                     const ArithmeticModel& model = {});
 
 }  // namespace strobe::reference

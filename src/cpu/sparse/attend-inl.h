@@ -83,19 +83,21 @@ HWY_INLINE void accumulate_tile(const float* HWY_RESTRICT p, const float* HWY_RE
   sum.store_to(to, to_stride);
 }
 
+/// The same for `rows` rows.
 HWY_INLINE void accumulate_listed(const float* p, const float* v, std::int64_t v_stride, std::int64_t keys,
-                                  const float* factors, const ListedState& state, std::int64_t columns) {
+                                  const float* factors, std::int64_t rows, float* to, std::int64_t to_stride,
+                                  std::int64_t columns) {
   const std::int64_t whole = round_up(columns, kLanes);
-  for_each_row_tile<kTileRows>(state.rows, [&](auto row_tile, std::int64_t row) {
+  for_each_row_tile<kTileRows>(rows, [&](auto row_tile, std::int64_t row) {
     constexpr int kRows = decltype(row_tile)::value;
-    float* const to = state.o + row * state.stride;
+    float* const row_to = to + row * to_stride;
     const float* const weights = p + row * kSparseBlock;
     std::int64_t c = 0;
     for (; c + 2 * kLanes <= whole; c += 2 * kLanes) {
-      accumulate_tile<kRows, 2>(weights, v + c, v_stride, keys, factors + row, to + c, state.stride);
+      accumulate_tile<kRows, 2>(weights, v + c, v_stride, keys, factors + row, row_to + c, to_stride);
     }
     for (; c < whole; c += kLanes) {
-      accumulate_tile<kRows, 1>(weights, v + c, v_stride, keys, factors + row, to + c, state.stride);
+      accumulate_tile<kRows, 1>(weights, v + c, v_stride, keys, factors + row, row_to + c, to_stride);
     }
   });
 }
@@ -159,7 +161,8 @@ HWY_INLINE void add_keys(std::span<const ListedKey> keys, const ListedScores& sc
     exponentiate_listed(scores, count, scratch.scores + row * kSparseBlock, state.maximum[row], state.sum[row],
                         scratch.factors[row]);
   }
-  accumulate_listed(scratch.scores, scratch.v, scratch.v_stride, count, scratch.factors, state, head_dim_v);
+  accumulate_listed(scratch.scores, scratch.v, scratch.v_stride, count, scratch.factors, state.rows, state.o,
+                    state.stride, head_dim_v);
 }
 
 HWY_INLINE void join_parts(std::span<const ListedState> parts, std::span<const float> weights, std::int64_t row) {

@@ -5,6 +5,7 @@
 
 #include "cpu/sparse/attend-inl.h"
 #include "cpu/sparse/decode-inl.h"
+#include "cpu/sparse/differentiate-inl.h"
 #include "cpu/sparse/kernels.h"
 #include "hwy/highway.h"
 
@@ -21,6 +22,14 @@ void run_add_listed(std::span<const ListedKey> keys, const ListedScores& scores,
 void run_join_listed(std::span<const ListedState> parts, std::span<const float> weights, std::int64_t row) {
   join_parts(parts, weights, row);
 }
+void run_differentiate_listed(std::span<const ListedKey> keys, const ListedScores& scores, std::int64_t head_dim,
+                              std::int64_t head_dim_v, const ListedGradientScratch& scratch, float* p, float* ds) {
+  differentiate_keys(keys, scores, head_dim, head_dim_v, scratch, p, ds);
+}
+void run_scatter_listed(const float* weights, std::int64_t rows, const float* from, std::int64_t stride,
+                        std::int64_t columns, std::span<float* const> to) {
+  scatter_keys(weights, rows, from, stride, columns, to);
+}
 void run_store_listed(const float* from, float factor, DType dtype, void* to, std::int64_t count) {
   store_columns(from, factor, dtype, to, count);
 }
@@ -34,6 +43,8 @@ namespace strobe::cpu {
 HWY_EXPORT(run_decode_row);
 HWY_EXPORT(run_add_listed);
 HWY_EXPORT(run_join_listed);
+HWY_EXPORT(run_differentiate_listed);
+HWY_EXPORT(run_scatter_listed);
 HWY_EXPORT(run_store_listed);
 
 void decode_row(const RowFormat& format, const RowBytes<const std::byte>& from, float* to) {
@@ -53,6 +64,16 @@ void add_listed(std::span<const ListedKey> keys, const ListedScores& scores, std
 
 void join_listed(std::span<const ListedState> parts, std::span<const float> weights, std::int64_t row) {
   HWY_DYNAMIC_DISPATCH(run_join_listed)(parts, weights, row);
+}
+
+void differentiate_listed(std::span<const ListedKey> keys, const ListedScores& scores, std::int64_t head_dim,
+                          std::int64_t head_dim_v, const ListedGradientScratch& scratch, float* p, float* ds) {
+  HWY_DYNAMIC_DISPATCH(run_differentiate_listed)(keys, scores, head_dim, head_dim_v, scratch, p, ds);
+}
+
+void scatter_listed(const float* weights, std::int64_t rows, const float* from, std::int64_t stride,
+                    std::int64_t columns, std::span<float* const> to) {
+  HWY_DYNAMIC_DISPATCH(run_scatter_listed)(weights, rows, from, stride, columns, to);
 }
 
 void store_listed(const float* from, float factor, DType dtype, void* to, std::int64_t count) {

@@ -75,6 +75,37 @@ struct ListedScratch {
   float* factors;  // [rows]
 };
 
+/// A worker's panels for gradients.
+struct ListedGradientScratch {
+  ListedGradientScratch(Arena& arena, std::int64_t the_rows, std::int64_t head_dim, std::int64_t head_dim_v,
+                        bool v_apart)
+      : rows(the_rows),
+        forward(arena, rows, head_dim, head_dim_v, v_apart),
+        d_o(arena.take<float>(rows, forward.v_stride)),
+        dq(arena.take<float>(rows, forward.k_stride)),
+        d_scores(arena.take<float>(rows, kSparseBlock)),
+        lse_log2(arena.take<float>(rows)),
+        correction(arena.take<float>(rows)) {}
+
+  std::int64_t rows;
+  ListedScratch forward;
+  float* d_o;         // [rows][v_stride], zeros behind head_dim_v
+  float* dq;          // [rows][k_stride], without the scale
+  float* d_scores;    // [rows][kSparseBlock]
+  float* lse_log2;    // [rows]
+  float* correction;  // D - dLSE of each row
+};
+
+/// Adds what up to kSparseBlock keys give to dq, and writes the probabilities and the gradients of the products, [keys]
+/// [rows], to `p` and `ds`.
+void differentiate_listed(std::span<const ListedKey> keys, const ListedScores& scores, std::int64_t head_dim,
+                          std::int64_t head_dim_v, const ListedGradientScratch& scratch, float* p, float* ds);
+
+/// to[n][c] += the sum over `rows` of weights[n][row] * from[row][c], for each n in turn; `columns` is a multiple
+/// of 16.
+void scatter_listed(const float* weights, std::int64_t rows, const float* from, std::int64_t stride,
+                    std::int64_t columns, std::span<float* const> to);
+
 /// O, maximum and sum of no key.
 void clear_listed(const ListedState& state);
 

@@ -7,5 +7,7 @@
 namespace strobe::cpu {
 
 void sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution);
+void sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                     const Execution& execution);
 
 }  // namespace strobe::cpu

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/choose_engine.h"
+#include "api/guarded.h"
+#include "api/sparse.h"
+#include "engine/registry.h"
+
+namespace strobe {
+namespace {
+
+using api::invalid;
+using api::NamedTensor;
+
+/// A tensor that must be like another: of its shape, dtype and device.
+Status check_like(const NamedTensor& tensor, const NamedTensor& like) {
+  const ConstTensorView& to = like.view;
+  const std::string layout = fmt::format("like {}", like.name);
+  const std::string reason = fmt::format(", as {} is", like.name);
+  Status status = api::first_failure([&] { return api::check_layout(tensor, to.rank, layout); },
+                                     [&] { return api::check_dtype(tensor, to.dtype, reason); },
+                                     [&] { return api::check_device(tensor, to.device); });
+  if (!status.ok()) return status;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(to.rank); ++axis) {
+    if (tensor.view.shape[axis] == to.shape[axis]) continue;
+    return invalid("{} has shape {} and {} {}: they must be equal", tensor.name, api::shape_text(tensor.view),
+                   like.name, api::shape_text(to));
+  }
+  return {};
+}
+
+Status check_gradient(const NamedTensor& gradient, const NamedTensor& like) {
+  if (Status status = check_like(gradient, like); !status.ok()) return status;
+  return api::check_distinct_elements(gradient);
+}
+
+Status check_source(const SparseBackwardArguments& a, std::size_t index) {
+  const SparseSource& s = a.forward.sources[index];
+  const SparseSourceGradient& g = a.gradients[index];
+  const std::string source = fmt::format("sources[{}]", index);
+  const std::string gradient = fmt::format("gradients[{}]", index);
+  if (!s.k.given()) {
+    if (!g.dk.given() && !g.dv.given()) return {};
+    return invalid("{} is given without {}.k", gradient, source);
+  }
+  if (s.k_format.given() || s.v_format.given() || s.page_table.given() || s.in_pool) {
+    return invalid("{} has {}: a backward takes k and v of floats, batched or packed", source,
+                   s.page_table.given() ? "pages"
+                   : s.in_pool          ? "a pool"
+                                        : "a row format");
+  }
+  if (!s.v.given() && g.dv.given()) {
+    return invalid("{}.dv is given, and {}.v is not: {}.dk has both gradients", gradient, source, gradient);
+  }
+  Status status = check_gradient({gradient + ".dk", g.dk}, {source + ".k", s.k});
+  if (!status.ok() || !s.v.given()) return status;
+  return check_gradient({gradient + ".dv", g.dv}, {source + ".v", s.v});
+}
+
+Status check_backward_shapes(const SparseBackwardArguments& a, const SparseOptions& options) {
+  const SparseForwardArguments& f = a.forward;
+  Status status = api::first_failure(
+      [&] { return api::check_sparse_shapes(f, options); },
+      [&] { return f.lse.given() ? Status() : invalid("lse is missing: give what the forward wrote"); },
+      [&] { return check_like({"d_o", a.d_o}, {"o", f.o}); },
+      [&] { return a.d_lse.given() ? check_like({"d_lse", a.d_lse}, {"lse", f.lse}) : Status(); },
+      [&] { return check_gradient({"dq", a.dq}, {"q", f.q}); }, [&] { return check_source(a, 0); },
+      [&] { return check_source(a, 1); });
+  if (!status.ok() || !a.d_sink.given()) return status;
+  if (!f.sink.given()) return invalid("d_sink is given without sink");
+  return check_gradient({"d_sink", a.d_sink}, {"sink", f.sink});
+}
+
+/// Pointers, and the gradients apart from one another and from what is read.
+Status check_backward_memory(const SparseBackwardArguments& a) {
+  if (Status status = api::check_sparse_memory(a.forward); !status.ok()) return status;
+  std::vector<std::pair<std::string, ConstTensorView>> tensors;
+  const auto add = [&](std::string name, const ConstTensorView& view) {
+    if (view.given()) tensors.emplace_back(std::move(name), view);
+  };
+  add("dq", a.dq);
+  add("d_sink", a.d_sink);
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
+    add(fmt::format("gradients[{}].dk", i), a.gradients[i].dk);
+    add(fmt::format("gradients[{}].dv", i), a.gradients[i].dv);
+  }
+  const std::size_t outputs = tensors.size();
+  add("d_o", a.d_o);
+  add("d_lse", a.d_lse);
+  add("q", a.forward.q);
+  add("o", a.forward.o);
+  add("lse", a.forward.lse);
+  add("sink", a.forward.sink);
+  add("cu_seqlens_q", a.forward.cu_seqlens_q);
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
+    const SparseSource& s = a.forward.sources[i];
+    const std::string name = fmt::format("sources[{}].", i);
+    add(name + "k", s.k);
+    add(name + "v", s.v);
+    add(name + "indices", s.indices);
+    add(name + "topk_length", s.topk_length);
+    add(name + "cu_seqlens_k", s.cu_seqlens_k);
+    add(name + "seqused_k", s.seqused_k);
+  }
+  for (const auto& [name, view] : tensors) {
+    if (Status status = api::check_data({name, view}); !status.ok()) return status;
+  }
+  for (std::size_t i = 0; i < outputs; ++i) {
+    for (std::size_t other = i + 1; other < tensors.size(); ++other) {
+      Status status =
+          api::check_apart({tensors[i].first, tensors[i].second}, {tensors[other].first, tensors[other].second});
+      if (!status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+Status run_sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                           const Execution& execution) {
+  Status status = api::first_failure([&] { return check_backward_shapes(arguments, options); },
+                                     [&] { return api::check_threads(execution.threads); });
+  if (!status.ok()) return status;
+  const Device& device = arguments.forward.q.device;
+  const Result<const engine::Implementation*> chosen =
+      api::choose_engine(engine::implementations(), device, execution.engine);
+  if (!chosen.ok()) return chosen.status();
+  status = check_backward_memory(arguments);
+  if (status.ok() && device.type == DeviceType::cpu) status = api::check_sparse_values(arguments.forward);
+  return status.ok() ? (*chosen)->sparse_backward(arguments, options, execution) : status;
+}
+
+}  // namespace
+
+Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                       const Execution& execution) {
+  return api::guarded([&] { return run_sparse_backward(arguments, options, execution); });
+}
+
+}  // namespace strobe
