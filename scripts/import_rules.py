@@ -12,7 +12,7 @@ from pathlib import Path
 LAYERS = (
     ("strobe.integrations",),
     ("strobe",),  # the public names
-    ("strobe._shared_prefix",),
+    ("strobe._mla", "strobe._shared_prefix"),
     ("strobe._append", "strobe._attention", "strobe._masks", "strobe._merge", "strobe._quantize", "strobe._sparse"),
     ("strobe.torch", "strobe.jax"),
     ("strobe._few_queries",),

@@ -145,7 +145,7 @@ struct Sequences {
 /// call has the same bits as one on k and v converted to q's dtype: products of elements and their row's scale in
 /// float32, rounded to nearest even. Every element of o and lse is written: positions that no sequence uses get O = 0
 /// and LSE = -inf, like queries that see no key (with a sink, their LSE is the sink). Outputs must not overlap any
-/// other tensor. @stable, but for q_shift, v_rotation
+/// other tensor. @stable, but for q_shift, v_rotation, qv
 struct ForwardArguments {
   ConstTensorView q{};
   ConstTensorView k{};
@@ -178,11 +178,16 @@ struct ForwardArguments {
   // the options say, and what options hide stays hidden. Bits from n on are not read. seqlen_q or, packed, max_seqlen_q
   // may not be above 64. Not with 8-bit q, nor with a block mask. Forward only: a backward has no such argument.
   ConstTensorView tree_mask{};
+  // Optional: [.., heads_q, head_dim_v], in q's layout and dtype. Scores are scale * (Q K^T + qv V^T), as
+  // FlashAttention-3 has them, and scale is 1/sqrt(head_dim + head_dim_v) when not given. Multi-head Latent Attention
+  // is such a call: k holds the rotary columns and v the latent ones (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1).
+  // Not with 8-bit q; the CPU engine. @experimental
+  ConstTensorView qv{};
 };
 
 /// The tensors of a backward: the forward's inputs and outputs, dO, and the gradients. A gradient has its tensor's
 /// shape and dtype; every element is written, zeros where nothing contributes. Outputs must not overlap any other
-/// tensor. @stable
+/// tensor. @stable, but for d_captures, qv, dqv
 struct BackwardArguments {
   ConstTensorView q{};
   ConstTensorView k{};
@@ -202,6 +207,9 @@ struct BackwardArguments {
   // Empty, or one for each capture, in order, not given where none is wanted: the gradient of one that the function's
   // score reads, float32, of its shape. @experimental
   std::span<const TensorView> d_captures{};
+  // The forward's, and its gradient, given together; dv gets the part of the scores, too. @experimental
+  ConstTensorView qv{};
+  TensorView dqv{};
 };
 
 /// Runs body(0) ... body(count - 1), in parallel or one after another, and returns when all are done. body does not

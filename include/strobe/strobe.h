@@ -136,7 +136,7 @@ typedef struct strobe_capture_type {
 typedef struct strobe_score_function strobe_score_function;
 
 /* @stable, but for q_shift, v_rotation, offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads,
- * function, captures, capture_count, reserved */
+ * function, captures, capture_count, reserved, qv */
 typedef struct strobe_forward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -163,6 +163,7 @@ typedef struct strobe_forward_arguments {
   const strobe_tensor* captures;
   int32_t capture_count;
   int32_t reserved; /* must be 0 */
+  strobe_tensor qv; /* optional */
 } strobe_forward_arguments;
 
 /* As strobe::ScaleUnit. @experimental */
@@ -264,7 +265,7 @@ typedef struct strobe_quantization_plan {
 } strobe_quantization_plan;
 
 /* @stable, but for offset_q, offset_k, dropout_first_batch, dropout_first_head, dropout_heads, function, captures,
- * capture_count, reserved, d_captures */
+ * capture_count, reserved, d_captures, qv, dqv */
 typedef struct strobe_backward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -283,6 +284,7 @@ typedef struct strobe_backward_arguments {
   int32_t capture_count;
   int32_t reserved;                /* must be 0 */
   const strobe_tensor* d_captures; /* null, or capture_count tensors, float32; of rank 0 where none is wanted */
+  strobe_tensor qv, dqv;           /* optional: the forward's, and its gradient */
 } strobe_backward_arguments;
 
 /* As strobe::JvpArguments, which says what is optional. @experimental */

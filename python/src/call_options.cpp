@@ -159,6 +159,7 @@ constexpr Keyword kKeywords[] = {
     {"leftpad_k", read_tensor},
     {"cache_batch_idx", read_tensor},
     {"tree_mask", read_tensor},
+    {"qv", read_tensor},
     {"score", [](CallOptions& o, Imports&, const Given& g) { o.expression.score = expression_text(g); }},
     {"mask_text", [](CallOptions& o, Imports&, const Given& g) { o.expression.mask = expression_text(g); }},
     {"captures", [](CallOptions& o, Imports&, const Given& g) { o.expression.given_captures = g.value; }},

@@ -64,7 +64,7 @@ NB_MODULE(_core, module) {
              nb::arg("v").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("d_lse").none(),
              nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("d_bias").none(),
              nb::arg("d_sink").none(), nb::arg("allocate_workspace").none(), nb::arg("d_captures") = nb::none(),
-             nb::arg("options"));
+             nb::arg("dqv") = nb::none(), nb::arg("options"));
   module.def("jvp", &jvp, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("q_tangent").none(),
              nb::arg("k_tangent").none(), nb::arg("v_tangent").none(), nb::arg("o").none(), nb::arg("lse").none(),
              nb::arg("o_tangent").none(), nb::arg("lse_tangent").none(), nb::arg("options"));

@@ -38,6 +38,7 @@ void check_out_dtype(const CallOptions& options) {
 std::string why_forward_alone(std::string_view name, std::string_view pass) {
   if (name == "page_table") return fmt::format("no engine has the {} of a key-value cache", pass);
   if (name == "tree_mask") return fmt::format("no engine has the {} of tree masks", pass);
+  if (name == "qv") return fmt::format("no engine has the {} of qv", pass);
   return fmt::format("8-bit inputs have no {}", pass);
 }
 
@@ -55,6 +56,7 @@ void add_options(const CallOptions& options, Arguments& arguments) {
   arguments.sequences = given.sequences;
   arguments.modifiers = given.modifiers;
   arguments.random = given.random;
+  if constexpr (requires { arguments.qv; }) arguments.qv = given.qv;
 }
 
 /// A seed of our own would be the same in every call, and a drawn one unknown to the backward.
@@ -161,14 +163,15 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
 
 void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle d_lse,
               nb::handle dq, nb::handle dk, nb::handle dv, nb::handle d_bias, nb::handle d_sink,
-              nb::handle allocate_workspace, nb::handle d_captures, const nb::kwargs& keywords) {
+              nb::handle allocate_workspace, nb::handle d_captures, nb::handle dqv, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
   BackwardArguments arguments;
   import_tensors(imports, arguments,
                  {{"q", q}, {"k", k}, {"v", v}, {"o", o}, {"lse", lse}, {"d_o", d_o}, {"d_lse", d_lse}});
   CallOptions options = read_options(keywords, imports);
   check_seeded(options);
-  import_tensors(imports, arguments, {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"d_bias", d_bias}, {"d_sink", d_sink}});
+  import_tensors(imports, arguments,
+                 {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"d_bias", d_bias}, {"d_sink", d_sink}, {"dqv", dqv}});
   add_options(options, arguments);
   const std::vector<TensorView> gradients = import_gradients(imports, options.expression, d_captures);
   arguments.d_captures = gradients;
@@ -214,6 +217,7 @@ std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, con
                                   .dq = out.dq,
                                   .dk = out.dk,
                                   .dv = out.dv};
+      if (forward.qv.given()) arguments.dqv = out.o;
       add_options(options, arguments);
       return make_plan(arguments, options.attention, options.execution);
     }

@@ -14,12 +14,13 @@ void forward(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobin
              nanobind::handle max_logits, bool heads_first, const nanobind::kwargs& keywords);
 
 /// Reads the forward's inputs and outputs and d_o (and d_lse where it is not None); writes dq, dk, dv and, where they
-/// are not None, d_bias, d_sink and d_captures, a dict of names and tensors. `allocate_workspace`: a function of a
-/// number of bytes that gives a tensor on q's device with as many, or None where the library is to allocate.
+/// are not None, d_bias, d_sink, d_captures, a dict of names and tensors, and dqv. `allocate_workspace`: a function of
+/// a number of bytes that gives a tensor on q's device with as many, or None where the library is to allocate.
 void backward(nanobind::handle d_o, nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o,
               nanobind::handle lse, nanobind::handle d_lse, nanobind::handle dq, nanobind::handle dk,
               nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink,
-              nanobind::handle allocate_workspace, nanobind::handle d_captures, const nanobind::kwargs& keywords);
+              nanobind::handle allocate_workspace, nanobind::handle d_captures, nanobind::handle dqv,
+              const nanobind::kwargs& keywords);
 
 /// Reads q, k and v and their tangents, None where they are zero; writes o_tangent and, where they are not None, o, lse
 /// and lse_tangent.

@@ -12,6 +12,7 @@ from strobe._core import version as __version__
 from strobe._expressions import ScoreFunction
 from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
 from strobe._merge import merge, merge_backward
+from strobe._mla import mla
 from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOptions, ScoreOptions
 from strobe._quantize import QuantizationPlan, plan_quantization, quantize
 from strobe._quantized import Quantized
@@ -44,6 +45,7 @@ __all__ = [
     "local_block_mask",
     "merge",
     "merge_backward",
+    "mla",
     "plan_quantization",
     "quantize",
     "set_threads",

@@ -173,6 +173,7 @@ def attention_backward(
     return_d_bias: bool = False,
     return_d_sink: bool = False,
     return_d_captures: bool = False,
+    dqv: Tensor | None = None,
     **options: Unpack[Options],
 ) -> tuple[Tensor, ...]:
     """(dq, dk, dv), the gradients of a loss whose gradient with respect to attention's output is ``d_o``.
@@ -182,18 +183,22 @@ def attention_backward(
     dtype, and are written to ``dq``, ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and
     ``return_d_sink`` the tuple goes on with the gradients of bias and sink, in their shapes, float32, and with
     ``return_d_captures`` with a dict of those of the captures that the score reads as real numbers, likewise. With
-    ``normalize="none"`` lse must be and o may be None. Raises as ``attention`` does.
+    ``normalize="none"`` lse must be and o may be None. With the option ``qv`` its gradient, written to ``dqv`` where
+    that is given, stands behind dv. Raises as ``attention`` does.
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
     check_options("strobe.attention_backward", options)
     mask = unpack(mask, options)
-    check_outputs(dq=dq, dk=dk, dv=dv)
+    qv = options.get("qv")
+    check_outputs(dq=dq, dk=dk, dv=dv, dqv=dqv)
     framework = framework_of(q)
     dq, dk, dv = (
         framework_of(like).empty(shape_of(like), like) if given is None else given
         for given, like in ((dq, q), (dk, k), (dv, v))
     )
+    if dqv is None and qv is not None:
+        dqv = framework.empty(shape_of(qv), qv)
     bias = options.get("bias")
     if return_d_bias and bias is None:
         raise ValueError("return_d_bias is given without bias: give bias, too")
@@ -206,11 +211,11 @@ def attention_backward(
     stream = options.get("stream")
     allocate = framework.workspace_allocator(q, stream)
     call: dict[str, Any] = {**options, "stream": framework.stream(stream)}
-    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, d_captures, **call)
-    mark_written(dq, dk, dv)
+    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, d_captures, dqv, **call)
+    mark_written(dq, dk, dv, *([] if dqv is None else [dqv]))
     if d_bias is not None:
         d_bias = summed_to(d_bias, shape_of(bias))
-    return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink, d_captures) if gradient is not None)
+    return tuple(gradient for gradient in (dq, dk, dv, dqv, d_bias, d_sink, d_captures) if gradient is not None)
 
 
 @with_options(Options)

@@ -39,6 +39,7 @@ def backward(
     d_sink: Tensor | None,
     allocate_workspace: Callable[[int], Tensor] | None,
     d_captures: dict[str, Tensor] | None = None,
+    dqv: Tensor | None = None,
     **options: Unpack[Options],
 ) -> None: ...
 def jvp(

@@ -184,6 +184,10 @@ class Options(TensorOptions, total=False):
     """[batch, seqlen_q] or packed [total_q] int64, for the draft tokens of speculative decoding: of a sequence of n
     queries, at most 64, query i sees key j of the last n if bit j of its number is set, and keys before those as the
     other options say. seqlen_q or max_seqlen_q must be 64 or less. Not with block_mask. Forward only."""
+    qv: Tensor
+    """[batch, seqlen_q, heads_q, head_dim_v] or packed, of q's dtype: scores are scale * (q k^T + qv v^T), as
+    FlashAttention-3's; scale is 1/sqrt(head_dim + head_dim_v) where it is not given. Not with 8-bit q; on the CPU
+    alone. docs/wide-heads.md has what it is for."""
 
 
 class AppendOptions(TypedDict, total=False):

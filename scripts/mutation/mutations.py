@@ -207,9 +207,15 @@ SCALES = [
     ),
     Mutation(
         "dK lacks the scale",
-        BACKWARD,
+        "src/cpu/kernels/key_gradients-inl.h",
         "write_keys(scratch_.dk, d_, task_.head_dim, task_.scale, task_.dk);",
         "write_keys(scratch_.dk, d_, task_.head_dim, 1.0F, task_.dk);",
+    ),
+    Mutation(
+        "dV lacks what the products of qv add",
+        "src/cpu/kernels/key_gradients-inl.h",
+        "if (task_.qv_columns > 0) add_value_products();",
+        "",
     ),
 ]
 

@@ -56,14 +56,14 @@ class AppendShapes {
           const auto& s = a_.k_cache.shape;
           return api::check_shape(v, {s[0], s[1], s[2], a_.v_cache.shape[3]}, layout);
         },
-        [&] { return check_columns(k); }, [&] { return check_columns(v); },
+        [&] { return check_columns(k, kMaxHeadDim); }, [&] { return check_columns(v, kMaxHeadDimV); },
         [&] { return api::check_distinct_elements(k); }, [&] { return api::check_distinct_elements(v); });
   }
 
-  static Status check_columns(const NamedTensor& cache) {
+  static Status check_columns(const NamedTensor& cache, std::int64_t most) {
     const std::int64_t columns = cache.view.shape[3];
-    if (columns >= 1 && columns <= kMaxHeadDim) return {};
-    return api::invalid("{} has {} columns: a head_dim must be from 1 to {}", cache.name, columns, kMaxHeadDim);
+    if (columns >= 1 && columns <= most) return {};
+    return api::invalid("{} has {} columns: a head_dim must be from 1 to {}", cache.name, columns, most);
   }
 
   /// An optional int32 tensor.

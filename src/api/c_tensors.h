@@ -79,7 +79,7 @@ constexpr auto c_tensors(const strobe_forward_arguments*) {
       std::array{CTensor{"max_logits", offsetof(S, max_logits)}, CTensor{"q_shift", offsetof(S, q_shift)},
                  CTensor{"leftpad_k", offsetof(S, leftpad_k)}, CTensor{"cache_batch_idx", offsetof(S, cache_batch_idx)},
                  CTensor{"tree_mask", offsetof(S, tree_mask)}},
-      offsets_of<S>());
+      offsets_of<S>(), std::array{CTensor{"qv", offsetof(S, qv)}});
 }
 
 constexpr auto c_tensors(const strobe_backward_arguments*) {
@@ -90,7 +90,8 @@ constexpr auto c_tensors(const strobe_backward_arguments*) {
                  CTensor{"d_lse", offsetof(S, d_lse)}, CTensor{"dq", offsetof(S, dq)}, CTensor{"dk", offsetof(S, dk)},
                  CTensor{"dv", offsetof(S, dv)}},
       sequences_of<S>(), modifiers_of<S>(),
-      std::array{CTensor{"d_bias", offsetof(S, d_bias)}, CTensor{"d_sink", offsetof(S, d_sink)}}, offsets_of<S>());
+      std::array{CTensor{"d_bias", offsetof(S, d_bias)}, CTensor{"d_sink", offsetof(S, d_sink)}}, offsets_of<S>(),
+      std::array{CTensor{"qv", offsetof(S, qv)}, CTensor{"dqv", offsetof(S, dqv)}});
 }
 
 constexpr auto c_tensors(const strobe_jvp_arguments*) {

@@ -55,7 +55,7 @@ Status check_options(const ForwardArguments& arguments, const AttentionProblem& 
         std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"max_logits", arguments.max_logits.given()},
         std::pair{"page_table", problem.page_size != 0}, std::pair{"leftpad_k", problem.has_leftpad_k},
         std::pair{"cache_batch_idx", problem.has_cache_batch_idx}, std::pair{"row_invariant", problem.row_invariant},
-        std::pair{"tree_mask", problem.has_tree_mask}}) {
+        std::pair{"tree_mask", problem.has_tree_mask}, std::pair{"qv", problem.has_qv}}) {
     if (wanted) return unsupported("{} is not supported with {} inputs", name, name_of(problem.dtype));
   }
   return {};

@@ -82,8 +82,8 @@ Status check_parts(std::span<const PartialResult> parts) {
     if (!status.ok()) return status;
   }
   const auto last_axis = static_cast<std::size_t>(first.rank - 1);
-  if (const std::int64_t columns = first.shape[last_axis]; columns < 1 || columns > kMaxHeadDim) {
-    return api::invalid("parts[0].o has {} columns: a head_dim must be from 1 to {}", columns, kMaxHeadDim);
+  if (const std::int64_t columns = first.shape[last_axis]; columns < 1 || columns > kMaxHeadDimV) {
+    return api::invalid("parts[0].o has {} columns: a head_dim must be from 1 to {}", columns, kMaxHeadDimV);
   }
   return {};
 }

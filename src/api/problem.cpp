@@ -9,6 +9,7 @@
 #include "api/heads_first.h"
 #include "api/modifiers.h"
 #include "api/options.h"
+#include "api/side_layout.h"
 #include "api/tensor_checks.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
@@ -18,39 +19,6 @@
 
 namespace strobe::api {
 namespace {
-
-/// One side's layout: what its tensors' axes are called and where they lie.
-struct SideLayout {
-  bool packed;
-  std::string_view axes;        // of q or k
-  std::string_view value_axes;  // of o or v
-
-  int rank() const { return packed ? 3 : 4; }
-};
-
-SideLayout query_layout(const Sequences& sequences) {
-  if (sequences.cu_seqlens_q.given()) {
-    return {true, "[total_q, heads_q, head_dim]", "[total_q, heads_q, head_dim_v]"};
-  }
-  return {false, "[batch, seqlen_q, heads_q, head_dim]", "[batch, seqlen_q, heads_q, head_dim_v]"};
-}
-
-SideLayout key_layout(const Sequences& sequences, const ConstTensorView& page_table) {
-  if (page_table.given()) {
-    return {false, "[num_pages, page_size, heads_kv, head_dim]", "[num_pages, page_size, heads_kv, head_dim_v]"};
-  }
-  if (sequences.cu_seqlens_k.given()) {
-    return {true, "[total_k, heads_kv, head_dim]", "[total_k, heads_kv, head_dim_v]"};
-  }
-  if (sequences.cache_batch_idx.given()) {
-    return {false, "[entries, seqlen_k, heads_kv, head_dim]", "[entries, seqlen_k, heads_kv, head_dim_v]"};
-  }
-  return {false, "[batch, seqlen_k, heads_kv, head_dim]", "[batch, seqlen_k, heads_kv, head_dim_v]"};
-}
-
-std::int64_t extent(const ConstTensorView& view, int from_last) {
-  return view.shape[static_cast<std::size_t>(view.rank - from_last)];
-}
 
 Status check_input_dtype(const ConstTensorView& q, Pass pass) {
   switch (q.dtype) {
@@ -97,11 +65,12 @@ Status check_cache_options(const Sequences& sequences, const ConstTensorView& pa
 /// What both passes share: q, k, v, options and sequences. `page_table` is the forward's alone.
 class ProblemMaker {
  public:
-  ProblemMaker(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Sequences& sequences,
-               const ConstTensorView& page_table, const AttentionOptions& options)
+  ProblemMaker(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const ConstTensorView& qv,
+               const Sequences& sequences, const ConstTensorView& page_table, const AttentionOptions& options)
       : q_{"q", q},
         k_{"k", k},
         v_{"v", v},
+        qv_{"qv", qv},
         page_table_{"page_table", page_table},
         sequences_(sequences),
         options_(options),
@@ -109,14 +78,14 @@ class ProblemMaker {
         keys_(key_layout(sequences, page_table)) {}
 
   Result<AttentionProblem> make(Pass pass) {
-    Status status =
-        first_failure([&] { return check_layout(q_, queries_.rank(), queries_.axes); },
-                      [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
-                      [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
-                      [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
-                      [&] { return check_page_table(); }, [&] { return check_batch(); }, [&] { return check_heads(); },
-                      [&] { return check_elements(); }, [&] { return check_sequences(); },
-                      [&] { return check_options(options_); }, [&] { return check_offsets(sequences_, options_); });
+    Status status = first_failure(
+        [&] { return check_layout(q_, queries_.rank(), queries_.axes); },
+        [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
+        [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
+        [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
+        [&] { return check_page_table(); }, [&] { return check_batch(); }, [&] { return check_heads(); },
+        [&] { return check_query_values(); }, [&] { return check_elements(); }, [&] { return check_sequences(); },
+        [&] { return check_options(options_); }, [&] { return check_offsets(sequences_, options_); });
     if (!status.ok()) return status;
     return problem(pass);
   }
@@ -241,12 +210,14 @@ class ProblemMaker {
     const std::int64_t head_dim = extent(q_.view, 1);
     const std::int64_t heads_q = extent(q_.view, 2);
     const std::int64_t heads_kv = extent(k_.view, 2);
-    if (head_dim < 1 || head_dim > kMaxHeadDim) return invalid("head_dim is {}: it must be from 1 to 512", head_dim);
+    if (head_dim < 1 || head_dim > kMaxHeadDim) {
+      return invalid("head_dim is {}: it must be from 1 to {}", head_dim, kMaxHeadDim);
+    }
     if (extent(k_.view, 1) != head_dim) {
       return invalid("k has head_dim {} and q has {}: they must be equal", extent(k_.view, 1), head_dim);
     }
-    if (extent(v_.view, 1) < 1 || extent(v_.view, 1) > kMaxHeadDim) {
-      return invalid("head_dim_v is {}: it must be from 1 to 512", extent(v_.view, 1));
+    if (extent(v_.view, 1) < 1 || extent(v_.view, 1) > kMaxHeadDimV) {
+      return invalid("head_dim_v is {}: it must be from 1 to {}", extent(v_.view, 1), kMaxHeadDimV);
     }
     if (heads_kv == 0 ? heads_q != 0 : heads_q % heads_kv != 0) {
       return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_kv{}", heads_q, heads_kv,
@@ -255,6 +226,10 @@ class ProblemMaker {
     return k_.view.rank == 3
                ? check_shape(v_, {k_.view.shape[0], heads_kv, extent(v_.view, 1)}, value_axes())
                : check_shape(v_, {k_.view.shape[0], k_.view.shape[1], heads_kv, extent(v_.view, 1)}, value_axes());
+  }
+
+  Status check_query_values() const {
+    return qv_.view.given() ? check_companion(qv_, q_, extent(v_.view, 1), queries_.value_axes) : Status();
   }
 
   Status check_sequences() const {
@@ -303,7 +278,9 @@ class ProblemMaker {
     problem.has_leftpad_k = sequences_.leftpad_k.given();
     problem.has_cache_batch_idx = sequences_.cache_batch_idx.given();
     problem.has_offsets = sequences_.offset_q.given() || sequences_.offset_k.given();
-    problem.scale = options_.scale.value_or(1.0F / std::sqrt(static_cast<float>(problem.head_dim)));
+    problem.has_qv = qv_.view.given();
+    const std::int64_t columns = problem.head_dim + qv_columns(problem);
+    problem.scale = options_.scale.value_or(1.0F / std::sqrt(static_cast<float>(columns)));
     problem.causal = options_.causal;
     problem.window = options_.window;
     problem.chunk = options_.chunk;
@@ -316,7 +293,7 @@ class ProblemMaker {
     return with_folded_log_length(problem);
   }
 
-  const NamedTensor q_, k_, v_, page_table_;
+  const NamedTensor q_, k_, v_, qv_, page_table_;
   const Sequences& sequences_;
   const AttentionOptions& options_;
   const SideLayout queries_, keys_;
@@ -341,7 +318,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
                                            : check_no_scales(a); },
                     [&] { return check_cache_options(a.sequences, a.page_table); });
   if (!given.ok()) return given;
-  ProblemMaker maker(a.q, a.k, eight_bit ? rows_of_values(a.v, a.k) : a.v, a.sequences, a.page_table, options);
+  ProblemMaker maker(a.q, a.k, eight_bit ? rows_of_values(a.v, a.k) : a.v, a.qv, a.sequences, a.page_table, options);
   Result<AttentionProblem> problem = maker.make(Pass::forward);
   if (!problem.ok()) return problem;
   Status status = maker.check_output({"o", a.o}, maker.q(), problem->head_dim_v, maker.output_axes());
@@ -363,7 +340,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
 
 Result<AttentionProblem> make_problem(const BackwardArguments& a, const AttentionOptions& options) {
   if (Status status = check_no_cache(a.sequences, "backward"); !status.ok()) return status;
-  ProblemMaker maker(a.q, a.k, a.v, a.sequences, {}, options);
+  ProblemMaker maker(a.q, a.k, a.v, a.qv, a.sequences, {}, options);
   Result<AttentionProblem> problem = maker.make(Pass::backward);
   if (!problem.ok()) return problem;
   const std::int64_t d = problem->head_dim;
@@ -380,6 +357,10 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
       [&] { return maker.check_output({"dq", a.dq}, maker.q(), d, maker.query_axes()); },
       [&] { return maker.check_output({"dk", a.dk}, maker.k(), d, maker.key_axes()); },
       [&] { return maker.check_output({"dv", a.dv}, maker.v(), dv, maker.value_axes()); },
+      [&]() -> Status {
+        if (a.qv.given()) return maker.check_output({"dqv", a.dqv}, maker.q(), dv, maker.output_axes());
+        return a.dqv.given() ? invalid("dqv is given without qv: give qv, too") : Status();
+      },
       [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return check_modifier_gradients(a, *problem); });
   if (!status.ok()) return status;
   problem->has_d_lse = a.d_lse.given();

@@ -42,7 +42,8 @@ Status check_sequences(const Sequences& s, const Device& device) {
   return {};
 }
 
-Status check_source(const NamedTensor& tensor, const ConstTensorView& q, bool packed) {
+Status check_source(const NamedTensor& tensor, const ConstTensorView& q, bool packed,
+                    std::int64_t most_columns = kMaxHeadDim) {
   const DType dtype = tensor.view.dtype;
   const int rank = packed ? 3 : 4;
   return api::first_failure(
@@ -58,8 +59,8 @@ Status check_source(const NamedTensor& tensor, const ConstTensorView& q, bool pa
       [&] { return api::check_device(tensor, q.device); },
       [&]() -> Status {
         const std::int64_t columns = tensor.view.shape[static_cast<std::size_t>(rank - 1)];
-        if (columns >= 1 && columns <= kMaxHeadDim) return {};
-        return api::invalid("{} has {} columns: a head_dim must be from 1 to {}", tensor.name, columns, kMaxHeadDim);
+        if (columns >= 1 && columns <= most_columns) return {};
+        return api::invalid("{} has {} columns: a head_dim must be from 1 to {}", tensor.name, columns, most_columns);
       });
 }
 
@@ -68,7 +69,7 @@ Status check_sources(const QuantizeArguments& a) {
   const bool packed_k = a.sequences.cu_seqlens_k.given();
   return api::first_failure([&] { return check_source({"q", a.q}, a.q, packed_q); },
                             [&] { return check_source({"k", a.k}, a.q, packed_k); },
-                            [&] { return check_source({"v", a.v}, a.q, packed_k); },
+                            [&] { return check_source({"v", a.v}, a.q, packed_k, kMaxHeadDimV); },
                             [&] { return check_sequences(a.sequences, a.q.device); });
 }
 

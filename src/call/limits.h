@@ -6,7 +6,10 @@
 
 namespace strobe {
 
-inline constexpr std::int64_t kMaxHeadDim = 512;
+/// Columns of a head of q and k: Multi-head Latent Attention has 512 and 64 for the position.
+inline constexpr std::int64_t kMaxHeadDim = 576;
+/// Of v and o.
+inline constexpr std::int64_t kMaxHeadDimV = 512;
 
 /// Queries of a sequence with a tree mask: bits of its numbers.
 inline constexpr std::int64_t kMaxTreeQueries = 64;

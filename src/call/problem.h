@@ -88,6 +88,7 @@ struct AttentionProblem {
   bool has_leftpad_k = false;
   bool has_cache_batch_idx = false;
   bool has_tree_mask = false;  // of forwards
+  bool has_qv = false;         // scores are sums of two products, of q and k and of qv and v
   bool has_offsets = false;    // sequences are parts of longer ones: offset_q, offset_k or both are given
   float scale = 0.0F;
   CausalMask causal = CausalMask::none;
@@ -114,6 +115,9 @@ struct AttentionProblem {
 
 /// Whether rows of P are divided by their sums, which LSE is the logarithm of.
 inline bool is_normalized(const AttentionProblem& problem) { return problem.normalize == Normalization::softmax; }
+
+/// Columns of qv; 0: there is none.
+inline std::int64_t qv_columns(const AttentionProblem& problem) { return problem.has_qv ? problem.head_dim_v : 0; }
 
 /// Of k and v.
 inline DType stored_dtype(const AttentionProblem& problem) {

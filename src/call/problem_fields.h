@@ -55,7 +55,7 @@ constexpr auto fields_of(const AttentionProblem&) {
       field("packed_k", &P::packed_k), field("has_seqused_q", &P::has_seqused_q),
       field("has_seqused_k", &P::has_seqused_k), field("page_size", &P::page_size),
       field("has_leftpad_k", &P::has_leftpad_k), field("has_cache_batch_idx", &P::has_cache_batch_idx),
-      field("has_tree_mask", &P::has_tree_mask), field("has_offsets", &P::has_offsets), field("scale", &P::scale),
+      field("has_tree_mask", &P::has_tree_mask), field("has_qv", &P::has_qv), field("has_offsets", &P::has_offsets), field("scale", &P::scale),
       field("causal", &P::causal), field("window", &P::window), field("chunk", &P::chunk),
       field("softcap", &P::softcap), field("log_length", &P::log_length), field("dropout", &P::dropout),
       field("deterministic", &P::deterministic), field("row_invariant", &P::row_invariant),

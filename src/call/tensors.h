@@ -156,7 +156,7 @@ inline constexpr auto kFields<ForwardArguments> = all_fields<ForwardArguments>(
     part(&ForwardArguments::modifiers), output("o", Elements::like_q, &ForwardArguments::o),
     output("lse", Elements::float32, &ForwardArguments::lse),
     output("max_logits", Elements::float32, &ForwardArguments::max_logits), other(&ForwardArguments::random),
-    other(&ForwardArguments::v_rotation));
+    other(&ForwardArguments::v_rotation), input("qv", Elements::like_q, &ForwardArguments::qv));
 
 template <>
 inline constexpr auto kFields<BackwardArguments> = all_fields<BackwardArguments>(
@@ -168,7 +168,8 @@ inline constexpr auto kFields<BackwardArguments> = all_fields<BackwardArguments>
     output("dk", Elements::like_q, &BackwardArguments::dk), output("dv", Elements::like_q, &BackwardArguments::dv),
     output("d_bias", Elements::float32, &BackwardArguments::d_bias),
     output("d_sink", Elements::float32, &BackwardArguments::d_sink), other(&BackwardArguments::random),
-    outputs("d_captures", &BackwardArguments::d_captures));
+    outputs("d_captures", &BackwardArguments::d_captures), input("qv", Elements::like_q, &BackwardArguments::qv),
+    output("dqv", Elements::like_q, &BackwardArguments::dqv));
 
 template <>
 inline constexpr auto kFields<JvpArguments> = all_fields<JvpArguments>(

@@ -30,6 +30,7 @@ class Backward {
 
   void run() {
     clear_unused(problem_, batch_, Side::query, arguments_.dq);
+    if (problem_.has_qv) clear_unused(problem_, batch_, Side::query, arguments_.dqv);
     clear_unused(problem_, batch_, Side::key, arguments_.dk);
     clear_unused(problem_, batch_, Side::key, arguments_.dv);
     clear_bias_gradient(call_, arguments_.d_bias);
@@ -114,11 +115,14 @@ class Backward {
     const NormalizerTask task{.dtype = problem_.dtype,
                               .q = query_rows(problem_, arguments_.q, place.sequence, place.head),
                               .k = key_rows(problem_, arguments_.k, place.sequence, place.head / groups()),
+                              .qv = query_value_rows(place),
+                              .v = key_rows(problem_, arguments_.v, place.sequence, place.head / groups()),
                               .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head),
                               .normalizers = normalizers(place),
                               .row_begin = row_begin,
                               .row_end = row_end,
                               .head_dim = problem_.head_dim,
+                              .qv_columns = qv_columns(problem_),
                               .visible = visible(place.sequence),
                               .score_scale = score_scale(problem_, place.sequence.k.length),
                               .blocks = modifiers_.blocks(b, place.head),
@@ -155,6 +159,7 @@ class Backward {
                             .head_dim = problem_.head_dim,
                             .head_dim_v = problem_.head_dim_v,
                             .normalized = is_normalized(problem_),
+                            .qv_columns = qv_columns(problem_),
                             .scale = product_scale(problem_, place.sequence.k.length),
                             .visible = visible(place.sequence),
                             .score_scale = score_scale(problem_, place.sequence.k.length),
@@ -164,10 +169,15 @@ class Backward {
                                  : backward_block(task, scratch);
   }
 
+  ConstRows query_value_rows(const BlockPlace& place) const {
+    return problem_.has_qv ? query_rows(problem_, arguments_.qv, place.sequence, place.head) : ConstRows();
+  }
+
   /// The rows of one sequence and group of heads, which `place` names.
   BackwardQueries queries(const BlockPlace& place, std::int64_t dq_block, int worker) const {
     const std::int64_t b = batch_index(place);
     return {.q = query_rows(problem_, arguments_.q, place.sequence, place.head),
+            .qv = query_value_rows(place),
             .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
             .normalizers = normalizers(place),
             .delta = delta(place),
@@ -199,6 +209,12 @@ class Backward {
                                  .row_stride = call_.plan.dq_columns,
                                  .scale = product_scale(problem_, place.sequence.k.length)};
     call_.plan.bfloat16_serves() ? bf16::write_query_gradient(task) : write_query_gradient(task);
+    if (!problem_.has_qv) return;
+    QueryGradientTask of_values = task;
+    of_values.dq = query_rows(problem_, arguments_.dqv, place.sequence, place.head);
+    of_values.sums += call_.plan.dq_columns - call_.plan.dqv_columns;
+    of_values.head_dim = problem_.head_dim_v;
+    write_query_gradient(of_values);
   }
 
   /// A head's rows are summed by one worker, in the order of the batch.

@@ -11,7 +11,7 @@ namespace strobe::cpu {
 using bf16::kBlock;
 
 bool takes_bfloat16(const AttentionProblem& problem) {
-  if (problem.dtype != DType::bfloat16 || !is_normalized(problem)) return false;
+  if (problem.dtype != DType::bfloat16 || !is_normalized(problem) || problem.has_qv) return false;
   const ExpressionShape& texts = problem.expression;
   return !texts.given() || !texts.formula->has_mask() || texts.mask_is_option;
 }

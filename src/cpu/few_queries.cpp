@@ -11,6 +11,7 @@ namespace strobe::cpu {
 
 FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine, int threads) {
   if (problem.pass != Pass::forward || problem.eight_bit.given() || !is_normalized(problem)) return {};
+  if (problem.has_qv && problem.row_invariant) return {};  // tiles sum the two products of a score as one
   const std::int64_t rows = (Checked(problem.seqlen_q) * heads_per_group(problem)).value();
   // Up to here columns across the lanes are faster than queries across the lanes. The bfloat16 kernels overtake them
   // sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads do.

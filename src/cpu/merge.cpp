@@ -14,7 +14,7 @@ namespace {
 
 template <class From, class To>
 void merge_row(const MergeArguments& a, std::int64_t columns, const Place& at, const Weights& weights) {
-  std::array<float, kMaxHeadDim> sums{};
+  std::array<float, kMaxHeadDimV> sums{};
   for (std::size_t i = 0; i < a.parts.size(); ++i) {
     const PartialResult& part = a.parts[i];
     if (static_cast<const float*>(part.lse.data)[index_in_lse(part.lse, at)] ==

@@ -29,7 +29,7 @@ std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) 
 /// Of a JVP, too: beside every operand and every score there is its tangent.
 Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   const std::int64_t element_bytes = problem.pass == Pass::jvp ? 8 : 4;
-  const std::int64_t row_bytes = (problem.head_dim + problem.head_dim_v) * element_bytes;
+  const std::int64_t row_bytes = (problem.head_dim + qv_columns(problem) + problem.head_dim_v) * element_bytes;
   const std::int64_t panel = machine.kernels.panel;
   // The scores of one panel live in L1 beside the operands that stream past them; the K and V tile in a quarter of L2.
   const std::int64_t by_l1 = machine.l1_bytes * 3 / 8 / (panel * element_bytes);
@@ -64,14 +64,15 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   // log: backward-block-keys, backward-even-blocks
   constexpr std::int64_t kMostKeys = 384;
   constexpr std::int64_t kBlocks = 64;
-  const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
+  const std::int64_t score_columns = problem.head_dim + qv_columns(problem);
+  const std::int64_t key_bytes = (3 * score_columns + 2 * problem.head_dim_v) * 4;
   const std::int64_t least = whole_multiple(machine.l2_bytes / 2 / key_bytes, panel);
   const std::int64_t even = even_block(keys, whole_multiple(kMostKeys, panel), key_heads(problem), kBlocks, panel);
   Tiles tiles;
   tiles.block_n = even_block(keys, std::max(least, even), 1, 1, panel);
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
   const std::int64_t query_bytes =
-      (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
+      (score_columns + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = machine.kernels.row_multiple;
   // log: backward-query-block
   constexpr std::int64_t kMostRows = 192;
@@ -111,22 +112,25 @@ Tiles tiles_of(const AttentionProblem& problem, const Machine& machine, const Ca
 std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   const std::int64_t d = problem.head_dim;
   const std::int64_t dv = problem.head_dim_v;
+  const std::int64_t qv = qv_columns(problem);
   if (problem.pass == Pass::jvp) return JvpScratch(nullptr, d, dv, plan.tiles, machine.kernels).bytes();
   if (problem.pass == Pass::forward) {
     const bool stored = problem.stored.given();
     const FewQueriesPlan& few = plan.few_queries;
     if (few.serves()) {
-      return FewQueriesScratch(nullptr, d, dv, stored, few.rows, few.groups_per_task, machine.kernels).arena.bytes();
+      return FewQueriesScratch(nullptr, d, dv, problem.has_qv, stored, few.rows, few.groups_per_task, machine.kernels)
+          .arena.bytes();
     }
-    return plan.bfloat16_serves() ? bf16::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
-                                  : ForwardScratch(nullptr, d, dv, stored, plan.tiles, machine.kernels).arena.bytes();
+    return plan.bfloat16_serves()
+               ? bf16::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
+               : ForwardScratch(nullptr, d, dv, qv, stored, plan.tiles, machine.kernels).arena.bytes();
   }
   return plan.bfloat16_serves()
              ? std::max(bf16::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes(),
                         bf16::NormalizerScratch(nullptr, d).arena.bytes())
-             : std::max(BackwardScratch(nullptr, d, dv, problem.expression.given(), plan.tiles, machine.kernels)
+             : std::max(BackwardScratch(nullptr, d, dv, qv, problem.expression.given(), plan.tiles, machine.kernels)
                             .arena.bytes(),
-                        NormalizerScratch(nullptr, d, machine.kernels).arena.bytes());
+                        NormalizerScratch(nullptr, d, qv, machine.kernels).arena.bytes());
 }
 
 std::string_view unit_text(bf16::Unit unit) {
@@ -159,8 +163,10 @@ CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine,
   plan.key_tasks = (Checked(plan.key_blocks) * key_heads(problem)).value();
   plan_dq(problem, plan);
   plan.dq_rows = round_up(plan.tiles.block_m, plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.row_multiple);
-  plan.dq_columns = round_up(problem.head_dim, plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.wide_panel);
+  plan.dq_columns = score_columns(problem.head_dim, qv_columns(problem),
+                                  plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.wide_panel);
 
+  plan.dqv_columns = round_up(qv_columns(problem), machine.kernels.wide_panel);
   plan.worker_bytes = worker_bytes(problem, machine, plan);
   plan.workspace_bytes = Workspace(nullptr, problem, plan).arena.bytes();
   return plan;
@@ -204,6 +210,7 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
                         group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
+  if (problem.has_qv) text += "qv            its products with V join those of Q with K\n";
   if (problem.has_offsets) text += "positions     by offsets: sequences are parts of longer ones\n";
   if (problem.has_tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
   if (few.serves() && problem.row_invariant) {

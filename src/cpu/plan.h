@@ -34,7 +34,8 @@ struct CallPlan {
   bool whole_sequences = false;  // backward: one task a sequence and key head does all that its heads need
   std::int64_t dq_blocks = 0;    // blocks of query rows that dQ sums are kept for
   std::int64_t dq_rows = 0;      // of a block of query rows in the dQ sums, padded
-  std::int64_t dq_columns = 0;   // head_dim, padded
+  std::int64_t dqv_columns = 0;  // of qv, the last of dq_columns; 0: there is none
+  std::int64_t dq_columns = 0;   // of q and qv, padded
   std::size_t worker_bytes = 0;  // scratch memory of each worker
   std::shared_ptr<const CallExpressions> expressions;  // null: the call has none
 

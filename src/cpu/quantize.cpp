@@ -13,6 +13,7 @@
 
 #include "call/checked.h"
 #include "call/eight_bit.h"
+#include "call/limits.h"
 #include "call/sequences.h"
 #include "cpu/passes.h"
 #include "cpu/workers.h"
@@ -20,7 +21,7 @@
 namespace strobe::cpu {
 namespace {
 
-constexpr std::size_t kMostColumns = 512;
+constexpr std::size_t kMostColumns = kMaxHeadDim;
 using Row = std::array<float, kMostColumns>;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();

@@ -110,6 +110,18 @@ std::vector<double> read_head(const ConstTensorView& view, std::int64_t first, s
   return result;
 }
 
+std::vector<double> join_columns(const std::vector<double>& left, const std::vector<double>& right, std::int64_t rows) {
+  std::vector<double> joined;
+  joined.reserve(left.size() + right.size());
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (const std::vector<double>* matrix : {&left, &right}) {
+      const auto columns = static_cast<std::int64_t>(matrix->size()) / rows;
+      joined.insert(joined.end(), matrix->begin() + row * columns, matrix->begin() + (row + 1) * columns);
+    }
+  }
+  return joined;
+}
+
 std::vector<double> transpose(const std::vector<double>& matrix, std::int64_t rows, std::int64_t columns) {
   std::vector<double> result(matrix.size());
   for (std::int64_t row = 0; row < rows; ++row) {

@@ -49,6 +49,9 @@ double d_lse_at(const ConstTensorView& d_lse, std::int64_t row, std::int64_t hea
 /// `rows` rows of one head of q, k, v or dO, from row `first` on: [rows, head_dim], row-major.
 std::vector<double> read_head(const ConstTensorView& view, std::int64_t first, std::int64_t rows, std::int64_t head);
 
+/// The rows of `left`, each with that of `right` behind it.
+std::vector<double> join_columns(const std::vector<double>& left, const std::vector<double>& right, std::int64_t rows);
+
 /// [rows, columns] to [columns, rows].
 std::vector<double> transpose(const std::vector<double>& matrix, std::int64_t rows, std::int64_t columns);
 

@@ -58,6 +58,7 @@ Status check_supported(const AttentionProblem& problem) {
                             name_of(problem.dtype));
   }
   if (Status status = check_stored(problem); !status.ok()) return status;
+  if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
   if (Status status = gpu::check_sizes(problem); !status.ok()) return status;

@@ -56,6 +56,7 @@ Status check_supported(const AttentionProblem& problem) {
   }
   if (Status status = check_stored_pages(problem); !status.ok()) return status;
   if (Status status = check_slope(problem); !status.ok()) return status;
+  if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
   return gpu::check_sizes(problem);

@@ -65,8 +65,9 @@ AppendShape AppendShape::random(Random& random) {
   s.batch = random.integer(1, 5);
   s.heads_kv = random.integer(1, 3);
   s.heads_q = s.heads_kv * random.integer(1, 3);
-  s.head_dim = random.one_of<std::int64_t>({1, 2, 6, 16, 40, 64, 100, 128, 512});
-  s.head_dim_v = random.chance(0.5) ? s.head_dim : random.one_of<std::int64_t>({1, 8, 33, 64});
+  s.head_dim = random.one_of<std::int64_t>({1, 2, 6, 16, 40, 64, 100, 128, 512, 576});
+  s.head_dim_v =
+      random.chance(0.5) ? std::min<std::int64_t>(s.head_dim, 512) : random.one_of<std::int64_t>({1, 8, 33, 64, 512});
   s.page_size = random.one_of<std::int64_t>({0, 0, 1, 3, 16});
   s.most_new = random.one_of<std::int64_t>({0, 1, 1, 5, 20});
   if (random.chance(0.7)) s.rotary_dim = 2 * random.integer(0, s.head_dim / 2);

@@ -77,10 +77,16 @@ std::vector<Misuse> wrong_shapes() {
       {"OtherValues", [](Call& c) { c.a.v_cache.shape[0] = 3; }, "v_cache has shape [3, 4, 1, 8]"},
       {"WideHeads",
        [](Call& c) {
-         c.a.k_cache = tensor(c.k.data(), {1, 1, 1, 513});
+         c.a.k_cache = tensor(c.k.data(), {1, 1, 1, 577});
          c.a.v_cache = tensor(c.v.data(), {1, 1, 1, 8});
        },
-       "k_cache has 513 columns: a head_dim must be from 1 to 512"},
+       "k_cache has 577 columns: a head_dim must be from 1 to 576"},
+      {"WideValues",
+       [](Call& c) {
+         c.a.k_cache = tensor(c.k.data(), {1, 1, 1, 8});
+         c.a.v_cache = tensor(c.v.data(), {1, 1, 1, 513});
+       },
+       "v_cache has 513 columns: a head_dim must be from 1 to 512"},
       {"NoLengths", [](Call& c) { c.a.cache_seqlens = {}; }, "cache_seqlens is missing: give a tensor [batch]"},
       {"FloatLengths", [](Call& c) { c.a.cache_seqlens.dtype = DType::float32; },
        "cache_seqlens is float32: it must be int32"},

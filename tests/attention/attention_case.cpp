@@ -87,6 +87,7 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
         << attention.bias->aligned;
   }
   if (attention.has_sink) out << " sink d_sink " << attention.wants_d_sink;
+  if (attention.has_qv) out << " qv";
   if (attention.blocks) {
     out << " blocks " << attention.blocks->size << text_of(attention.blocks->sharing) << " visible "
         << attention.blocks->visible;
@@ -143,6 +144,7 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("sink", attention.has_sink);
   add("d_sink", attention.has_sink && attention.wants_d_sink && backward);
   add("block_mask", attention.blocks.has_value());
+  add("qv", attention.has_qv);
   add("max_logits", attention.wants_max_logits);
   add("d_lse", attention.has_d_lse && backward);
   add("tree_mask", attention.tree.has_value());

@@ -80,6 +80,7 @@ struct AttentionCase {
   std::optional<TreeCase> tree;
   std::optional<TextCase> text;
   bool has_sink = false;
+  bool has_qv = false;
   RandomState random;  // of the dropout
   bool wants_lse = true;
   bool wants_max_logits = false;

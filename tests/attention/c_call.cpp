@@ -93,6 +93,7 @@ strobe_forward_arguments arguments_of(const ForwardArguments& from) {
   to.leftpad_k = tensor_of(from.sequences.leftpad_k);
   to.cache_batch_idx = tensor_of(from.sequences.cache_batch_idx);
   to.tree_mask = tensor_of(from.tree_mask);
+  to.qv = tensor_of(from.qv);
   return to;
 }
 
@@ -106,6 +107,8 @@ strobe_backward_arguments arguments_of(const BackwardArguments& from) {
   to.dv = tensor_of(from.dv);
   to.d_bias = tensor_of(from.d_bias);
   to.d_sink = tensor_of(from.d_sink);
+  to.qv = tensor_of(from.qv);
+  to.dqv = tensor_of(from.dqv);
   return to;
 }
 

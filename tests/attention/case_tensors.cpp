@@ -87,6 +87,10 @@ CaseTensors::CaseTensors(const AttentionCase& attention) : case_(attention), ran
   dq = make_rows(case_.q, case_.heads_q, case_.head_dim);
   dk = make_rows(case_.k, case_.heads_kv, case_.head_dim);
   dv = make_rows(case_.k, case_.heads_kv, case_.head_dim_v);
+  if (case_.has_qv) {
+    qv = make_rows(case_.q, case_.heads_q, case_.head_dim_v);
+    dqv = make_rows(case_.q, case_.heads_q, case_.head_dim_v);
+  }
   if (case_.wants_lse) lse = make_lse();
   if (case_.has_d_lse) d_lse = make_lse();
   if (case_.wants_max_logits) max_logits = make(DType::float32, {case_.batch, case_.heads_q});
@@ -201,7 +205,7 @@ void CaseTensors::make_text() {
 }
 
 void CaseTensors::fill_inputs() {
-  for (GuardedTensor* input : {&q, &k, &v, &d_o, &d_lse}) {
+  for (GuardedTensor* input : {&q, &k, &v, &qv, &d_o, &d_lse}) {
     for (std::int64_t index = 0; index < input->size(); ++index) input->set(index, draw(case_.values, random_));
   }
 }
@@ -233,6 +237,7 @@ void CaseTensors::forget_hidden() {
     for (std::int64_t head = 0; head < case_.heads_q; ++head) mark_head(case_, arguments, rows, head, used);
   }
   forget_rows(q, used.queries);
+  forget_rows(qv, used.queries);
   forget_rows(d_o, used.gradients);
   forget_rows(k, used.keys);
   forget_rows(v, used.keys);
@@ -281,7 +286,8 @@ ForwardArguments CaseTensors::forward_arguments(const Place& place) const {
           .k_descale = {},
           .v_descale = {},
           .page_table = {},
-          .tree_mask = place(tree_mask)};
+          .tree_mask = place(tree_mask),
+          .qv = place(qv)};
 }
 
 BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
@@ -306,12 +312,14 @@ BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
           .random = case_.random,
           .d_bias = place(d_bias),
           .d_sink = place(d_sink),
-          .d_captures = gradients};
+          .d_captures = gradients,
+          .qv = place(qv),
+          .dqv = place(dqv)};
 }
 
 std::vector<GuardedTensor*> CaseTensors::inputs() {
   std::vector<GuardedTensor*> all =
-      given({&q, &k, &v, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &tree_mask, &cu_seqlens_q,
+      given({&q, &k, &v, &qv, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &tree_mask, &cu_seqlens_q,
              &cu_seqlens_k, &seqused_q, &seqused_k, &offset_q, &offset_k});
   for (GuardedTensor& capture : captures) all.push_back(&capture);
   return all;
@@ -320,7 +328,7 @@ std::vector<GuardedTensor*> CaseTensors::inputs() {
 std::vector<GuardedTensor*> CaseTensors::forward_outputs() { return given({&o, &lse, &max_logits}); }
 
 std::vector<GuardedTensor*> CaseTensors::backward_outputs() {
-  std::vector<GuardedTensor*> all = given({&dq, &dk, &dv, &d_bias, &d_sink});
+  std::vector<GuardedTensor*> all = given({&dq, &dk, &dv, &dqv, &d_bias, &d_sink});
   for (GuardedTensor& gradient : d_captures) {
     if (gradient.view().given()) all.push_back(&gradient);
   }

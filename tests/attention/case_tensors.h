@@ -30,7 +30,7 @@ class CaseTensors {
   std::vector<GuardedTensor*> forward_outputs();
   std::vector<GuardedTensor*> backward_outputs();
 
-  GuardedTensor q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv;
+  GuardedTensor q, k, v, qv, o, lse, max_logits, d_o, d_lse, dq, dk, dv, dqv;
   GuardedTensor alibi_slopes, bias, sink, block_mask, tree_mask, d_bias, d_sink;
   std::vector<GuardedTensor> captures, d_captures;  // of the case's text; not given where it wants no gradient
   GuardedTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, offset_q, offset_k;

@@ -108,7 +108,7 @@ TEST_P(EveryDTypeJvp, HasNoKeysOrNoQueries) {
 TEST(Jvp, MatchesTheReferenceOnRandomConfigurations) {
   for (const std::uint64_t seed : chosen_seeds(200)) {
     const AttentionCase attention =
-        random_case(seed, {.longest = 150, .tree_mask = false, .text = false, .normalize = false});
+        random_case(seed, {.longest = 150, .tree_mask = false, .qv = false, .text = false, .normalize = false});
     expect_jvp_matches_reference(attention);
     if (HasFailure()) FAIL() << "seed " << seed;
   }
@@ -117,7 +117,7 @@ TEST(Jvp, MatchesTheReferenceOnRandomConfigurations) {
 TEST(Jvp, IsTheSameFromC) {
   for (const std::uint64_t seed : chosen_seeds(50)) {
     const AttentionCase attention =
-        random_case(seed, {.longest = 80, .tree_mask = false, .text = false, .normalize = false});
+        random_case(seed, {.longest = 80, .tree_mask = false, .qv = false, .text = false, .normalize = false});
     JvpTensors cxx(attention);
     JvpTensors c(attention);
     const Status status = jvp(cxx.arguments(), attention.options);

@@ -40,6 +40,7 @@ void expect_backward_matches(CaseTensors& tensors, const AttentionCase& attentio
   expect_within_bound(tensors.dq, expected.dq, "dq");
   expect_within_bound(tensors.dk, expected.dk, "dk");
   expect_within_bound(tensors.dv, expected.dv, "dv");
+  expect_within_bound(tensors.dqv, expected.dqv, "dqv");
   expect_within_bound(tensors.d_bias, expected.d_bias, "d_bias");
   expect_within_bound(tensors.d_sink, expected.d_sink, "d_sink");
   for (std::size_t i = 0; i < tensors.d_captures.size(); ++i) {

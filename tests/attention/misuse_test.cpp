@@ -87,11 +87,11 @@ std::vector<Misuse<Arguments>> tensor_misuses() {
        "v has shape [2, 4, 2, 6]: it must be [2, 5, 2, 6] [batch, seqlen_k, heads_kv, head_dim_v]"},
       {"HeadDimTooLarge",
        [](C& c) {
-         c.arguments.q.shape[3] = 513;
-         c.arguments.k.shape[3] = 513;
+         c.arguments.q.shape[3] = 577;
+         c.arguments.k.shape[3] = 577;
        },
-       kInvalid, "head_dim is 513: it must be from 1 to 512"},
-      {"HeadDimZero", [](C& c) { c.arguments.q.shape[3] = 0; }, kInvalid, "head_dim is 0: it must be from 1 to 512"},
+       kInvalid, "head_dim is 577: it must be from 1 to 576"},
+      {"HeadDimZero", [](C& c) { c.arguments.q.shape[3] = 0; }, kInvalid, "head_dim is 0: it must be from 1 to 576"},
       {"HeadDimOfVTooLarge", [](C& c) { c.arguments.v.shape[3] = 600; }, kInvalid,
        "head_dim_v is 600: it must be from 1 to 512"},
       {"DeviceOfV", [](C& c) { c.arguments.v.device = {DeviceType::cuda, 1}; }, kInvalid,

@@ -86,7 +86,8 @@ class Part {
     case_.has_sink = attention.has_sink && with_sink;
     tensors = std::make_unique<CaseTensors>(case_);
     using T = CaseTensors;
-    for (const auto input : {&T::q, &T::k, &T::v, &T::d_o, &T::d_lse, &T::bias, &T::block_mask, &T::alibi_slopes}) {
+    for (const auto input :
+         {&T::q, &T::k, &T::v, &T::qv, &T::d_o, &T::d_lse, &T::bias, &T::block_mask, &T::alibi_slopes}) {
       take(whole, input);
     }
     if (case_.has_sink) take(whole, &T::sink);
@@ -96,7 +97,7 @@ class Part {
   Extents begin_of(GuardedTensor CaseTensors::* tensor) const {
     using T = CaseTensors;
     const auto is = [&](const auto&... others) { return ((tensor == others) || ...); };
-    if (is(&T::q, &T::o, &T::d_o, &T::dq)) return {0, queries_.begin};
+    if (is(&T::q, &T::qv, &T::o, &T::d_o, &T::dq, &T::dqv)) return {0, queries_.begin};
     if (is(&T::k, &T::v, &T::dk, &T::dv)) return {0, keys_.begin};
     if (is(&T::lse, &T::d_lse)) return {0, 0, queries_.begin};
     if (is(&T::bias, &T::d_bias)) return {0, 0, queries_.begin, keys_.begin};
@@ -275,6 +276,7 @@ void expect_parts_make_the_whole(const AttentionCase& attention, Random& random,
   const reference::BackwardResult gradients =
       reference::backward(whole.backward_arguments(), attention.options, runner.backward_model, 1);
   expect_sum(parts, whole, &CaseTensors::dq, gradients.dq, "dq");
+  if (attention.has_qv) expect_sum(parts, whole, &CaseTensors::dqv, gradients.dqv, "dqv");
   expect_sum(parts, whole, &CaseTensors::dk, gradients.dk, "dk");
   expect_sum(parts, whole, &CaseTensors::dv, gradients.dv, "dv");
   expect_sum(parts, whole, &CaseTensors::d_bias, gradients.d_bias, "d_bias");

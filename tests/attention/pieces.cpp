@@ -76,6 +76,9 @@ PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece, const At
   const std::int64_t heads_kv = one_head ? 1 : reference::heads_of(whole.k);
   const reference::SequenceRows& at = piece.sequence;
   call_.q = rows_of(whole.q, at.sequence, at.first_q, piece.row_begin, piece.rows(), piece.head, piece.heads);
+  if (whole.qv.given()) {
+    call_.qv = rows_of(whole.qv, at.sequence, at.first_q, piece.row_begin, piece.rows(), piece.head, piece.heads);
+  }
   call_.k = rows_of(whole.k, at.sequence, at.first_k, 0, piece.keys, head_kv, heads_kv);
   call_.v = rows_of(whole.v, at.sequence, at.first_k, 0, piece.keys, head_kv, heads_kv);
   call_.o = {.data = o_.data(), .dtype = whole.o.dtype, .device = whole.o.device, .rank = 4};

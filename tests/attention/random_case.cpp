@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/limits.h"
 
 namespace strobe::test {
 namespace {
@@ -28,20 +29,25 @@ std::int64_t random_length(std::int64_t longest, Random& random) {
   return random.chance(0.1) ? random.integer(0, 1) : random.integer(0, random.chance(0.3) ? 40 : longest);
 }
 
-std::int64_t random_head_dim(const EngineLimits& limits, Random& random) {
-  const auto drawn = [&] {
-    if (random.chance(0.5)) return random.integer(1, 40);
-    if (random.chance(0.6)) return random.one_of<std::int64_t>({32, 64, 80, 96, 128, 192, 256});
-    return random.integer(1, 512);
-  }();
-  const std::int64_t multiple = limits.alignment;
-  return std::min(round_up(drawn, multiple), limits.largest_head_dim);
+std::int64_t random_head_dim(std::int64_t largest, Random& random) {
+  if (random.chance(0.5)) return random.integer(1, 40);
+  if (random.chance(0.6)) return random.one_of<std::int64_t>({32, 64, 80, 96, 128, 192, 256});
+  return random.integer(1, largest);
 }
 
 void draw_head_dims(AttentionCase& attention, const EngineLimits& limits, Random& random) {
   if (limits.head_dims.empty()) {
-    attention.head_dim = random_head_dim(limits, random);
-    attention.head_dim_v = random.chance(0.6) ? attention.head_dim : random_head_dim(limits, random);
+    if (random.chance(0.05)) {  // of models: Kimi's, Gemma's, DeepSeek's
+      using Pair = std::array<std::int64_t, 2>;
+      const Pair pair = random.one_of({Pair{320, 256}, Pair{512, 512}, Pair{576, 512}, Pair{288, 288}});
+      attention.head_dim = pair[0];
+      attention.head_dim_v = pair[1];
+      return;
+    }
+    attention.head_dim = random_head_dim(kMaxHeadDim, random);
+    attention.head_dim_v = attention.head_dim <= kMaxHeadDimV && random.chance(0.6)
+                               ? attention.head_dim
+                               : random_head_dim(kMaxHeadDimV, random);
     return;
   }
   const auto& pair = limits.head_dims[random.integer(0, static_cast<std::int64_t>(limits.head_dims.size()) - 1)];
@@ -234,6 +240,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     if (attention.bias && !attention.text->score.empty()) attention.bias->hidden = 0.0;
   }
   if (limits.normalize && random.chance(0.2)) draw_unnormalized(attention, limits, random);
+  attention.has_qv = limits.qv && random.chance(0.15);
   attention.seed = seed;
   return attention;
 }

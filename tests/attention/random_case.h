@@ -13,7 +13,6 @@ namespace strobe::test {
 /// What an engine takes: nothing beyond it is drawn. The defaults are the CPU engine's.
 struct EngineLimits {
   std::vector<DType> dtypes{DType::float32, DType::float16, DType::bfloat16};
-  std::int64_t largest_head_dim = 512;
   // head_dim and head_dim_v, or each up to 24 less: where a kernel serves a range of them and is compiled on first use.
   // Empty: any.
   std::vector<std::array<std::int64_t, 2>> head_dims;
@@ -31,6 +30,7 @@ struct EngineLimits {
   bool row_invariant = true;
   bool tree_mask = true;
   bool offsets = true;
+  bool qv = true;
   bool text = true;       // score and mask expressions
   bool normalize = true;  // scores that are not normalized, too
   bool backward = true;

@@ -35,7 +35,7 @@ struct Extents {
 
   /// Why the call is none; empty: it is one.
   std::string fault() const {
-    if (head_dim == 0) return "head_dim is 0: it must be from 1 to 512";
+    if (head_dim == 0) return "head_dim is 0: it must be from 1 to 576";
     if (head_dim_v == 0) return "head_dim_v is 0: it must be from 1 to 512";
     if (heads_kv == 0 && heads_q > 0) {
       return "q has " + std::to_string(heads_q) + " heads and k has 0: heads_q must be a multiple of heads_kv";

@@ -49,22 +49,24 @@ struct Calls {
   AttentionOptions options;
 };
 
-Calls plain(DType dtype, std::int64_t head_dim) {
+Calls plain(DType dtype, std::int64_t head_dim, std::int64_t head_dim_v) {
   const std::vector<std::int64_t> shape = {kBatch, kRows, kHeads, head_dim};
+  const std::vector<std::int64_t> shape_v = {kBatch, kRows, kHeads, head_dim_v};
   const std::vector<std::int64_t> lse = {kBatch, kHeads, kRows};
   Calls calls;
-  calls.forward = {.q = in(dtype, shape), .k = in(dtype, shape), .v = in(dtype, shape), .o = out(dtype, shape)};
+  calls.forward = {.q = in(dtype, shape), .k = in(dtype, shape), .v = in(dtype, shape_v), .o = out(dtype, shape_v)};
   calls.backward = {.q = in(dtype, shape),
                     .k = in(dtype, shape),
-                    .v = in(dtype, shape),
-                    .o = in(dtype, shape),
+                    .v = in(dtype, shape_v),
+                    .o = in(dtype, shape_v),
                     .lse = in(DType::float32, lse),
-                    .d_o = in(dtype, shape),
+                    .d_o = in(dtype, shape_v),
                     .dq = out(dtype, shape),
                     .dk = out(dtype, shape),
-                    .dv = out(dtype, shape)};
+                    .dv = out(dtype, shape_v)};
   return calls;
 }
+Calls plain(DType dtype, std::int64_t head_dim) { return plain(dtype, head_dim, head_dim); }
 Calls plain() { return plain(DType::bfloat16, 64); }
 
 /// Q, K and V of 8 bits, with a scale for each head.
@@ -233,8 +235,10 @@ std::vector<Row> rows() {
   const auto of_eight_bit = [](DType dtype) { return [dtype](std::int64_t d) { return eight_bit(dtype, d); }; };
   return {
       {"dtypes", dtypes()},
-      {"head_dim and head_dim_v, independent", head_dims(of_dtype(DType::bfloat16))},
-      {"the same of float32, which the sm80 kernels compute on 9.0, too", head_dims(of_dtype(DType::float32))},
+      {"head_dim ([wide heads and MLA](docs/wide-heads.md))",
+       head_dims([](std::int64_t d) { return plain(DType::bfloat16, d, 64); })},
+      {"head_dim_v, independent of it", head_dims([](std::int64_t d) { return plain(DType::bfloat16, 64, d); })},
+      {"both of float32, which the sm80 kernels compute on 9.0, too", head_dims(of_dtype(DType::float32))},
       {"int8 and float8 q, k and v ([8 bits](docs/eight-bit.md))", passes(eight_bit(DType::int8, 64))},
       {"their head_dim and head_dim_v: int8", head_dims(of_eight_bit(DType::int8))},
       {"their head_dim and head_dim_v: float8", head_dims(of_eight_bit(DType::float8_e4m3))},

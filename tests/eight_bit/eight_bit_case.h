@@ -124,8 +124,8 @@ inline EightBitCase random_eight_bit_case(std::uint64_t seed) {
   c.heads_q = c.heads_kv * random.integer(1, 3);
   c.seqlen_q = random.integer(1, 140);
   c.seqlen_k = random.integer(1, 400);
-  c.head_dim = random.one_of({16, 32, 64, 80, 96, 128, 256});
-  c.head_dim_v = random.chance(0.5) ? c.head_dim : random.one_of({16, 64, 72, 128});
+  c.head_dim = random.one_of({16, 32, 64, 80, 96, 128, 256, 576});
+  c.head_dim_v = random.chance(0.5) ? std::min<std::int64_t>(c.head_dim, 512) : random.one_of({16, 64, 72, 128, 512});
   c.output = random.one_of({DType::float32, DType::float16, DType::bfloat16});
   const auto unit = [&] {
     return random.one_of({ScaleUnit::tensor, ScaleUnit::head, ScaleUnit::block, ScaleUnit::group, ScaleUnit::row});

@@ -73,6 +73,8 @@ std::vector<Misuse> misuses() {
        "row_invariant is not supported with int8 inputs"},
       {"Dropout", [](Call& c) { c.attention.dropout = 0.5F; }, kUnsupported,
        "dropout is not supported with int8 inputs"},
+      {"QueryValues", [](Call& c) { c.arguments.qv = c.arguments.o; }, kUnsupported,
+       "qv is not supported with int8 inputs"},
       {"Bias", [](Call& c) { c.arguments.modifiers.bias = io::view(std::as_const(c.other)); }, kUnsupported,
        "bias is not supported with int8 inputs"},
   };

@@ -77,7 +77,7 @@ struct StoredCase {
   DType dtype = DType::bfloat16;
   DType element = DType::int8;
   std::int64_t k_rows = 1, v_rows = 32;  // that share a scale
-  bool packed = false, used = false, sink = false, alibi = false, bias = false;
+  bool packed = false, used = false, sink = false, alibi = false, bias = false, qv = false;
   AttentionOptions options;
   int threads = 1;
   Stored k, v;
@@ -103,6 +103,7 @@ struct StoredCase {
     slopes_ = normal_numbers({heads_q}, random);
     for (std::int64_t h = 0; h < heads_q; ++h) floats_of(slopes_)[h] = std::fabs(0.05F * floats_of(slopes_)[h]);
     sinks_ = normal_numbers({heads_q}, random);
+    qv_ = converted(normal_numbers({batch, seqlen_q, heads_q, head_dim_v}, random), dtype);
     bias_ = normal_numbers({1, heads_q, seqlen_q, seqlen_k}, random);
   }
 
@@ -127,6 +128,7 @@ struct StoredCase {
   ForwardArguments common() const {
     ForwardArguments arguments;
     arguments.q = io::view(q_);
+    if (qv) arguments.qv = io::view(qv_);
     if (packed) arguments.sequences.cu_seqlens_k = io::view(cu_seqlens_);
     if (used) arguments.sequences.seqused_k = io::view(seqused_);
     if (alibi) arguments.modifiers.alibi_slopes = io::view(slopes_);
@@ -180,7 +182,7 @@ struct StoredCase {
   }
 
  private:
-  io::HostTensor q_, o_, lse_, cu_seqlens_, seqused_, slopes_, sinks_, bias_;
+  io::HostTensor q_, qv_, o_, lse_, cu_seqlens_, seqused_, slopes_, sinks_, bias_;
 };
 
 inline StoredCase random_stored_case(std::uint64_t seed) {
@@ -191,8 +193,8 @@ inline StoredCase random_stored_case(std::uint64_t seed) {
   c.heads_q = c.heads_kv * random.integer(1, 4);
   c.seqlen_q = random.chance(0.3) ? 1 : random.integer(1, 140);
   c.seqlen_k = random.integer(10, 700);
-  c.head_dim = random.one_of({8, 33, 64, 96, 128});
-  c.head_dim_v = random.chance(0.5) ? c.head_dim : random.one_of({16, 40, 128});
+  c.head_dim = random.one_of({8, 33, 64, 96, 128, 576});
+  c.head_dim_v = random.chance(0.5) ? std::min<std::int64_t>(c.head_dim, 512) : random.one_of({16, 40, 128, 512});
   c.dtype = random.one_of({DType::bfloat16, DType::float16, DType::float32});
   c.element = random.one_of({DType::int8, DType::float8_e4m3});
   const auto rows = [&] { return random.one_of<std::int64_t>({1, 32, 128, c.seqlen_k}); };
@@ -207,6 +209,7 @@ inline StoredCase random_stored_case(std::uint64_t seed) {
   if (random.chance(0.3)) c.options.window = {random.integer(0, 200), random.integer(0, 100)};
   if (random.chance(0.2)) c.options.softcap = 5.0F;
   if (random.chance(0.2)) c.options.dropout = 0.25F;
+  c.qv = random.chance(0.2);
   c.threads = static_cast<int>(random.integer(1, 3));
   c.fill(seed);
   return c;

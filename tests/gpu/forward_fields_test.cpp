@@ -140,6 +140,7 @@ TEST_P(GpuForwardFields, OfPages) {
 
 TEST_P(GpuForwardFields, OfStoredKeys) {
   StoredCase c = random_stored_case(1);
+  c.qv = false;
   c.dtype = DType::bfloat16;
   c.head_dim = c.head_dim_v = 128;
   c.batch = 2;

@@ -41,7 +41,8 @@ EngineLimits gpu_limits(std::uint64_t group) {
   limits.alignment = 8;
   limits.row_invariant = false;
   limits.tree_mask = false;  // see add_tree()
-  limits.offsets = false;    // see has_offsets()
+  limits.qv = false;
+  limits.offsets = false;  // see has_offsets()
   using HeadDims = std::array<std::int64_t, 2>;
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},

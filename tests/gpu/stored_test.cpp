@@ -24,6 +24,7 @@ StoredCase gpu_stored_case(std::uint64_t seed) {
   const std::uint64_t group = seed / kSeedsOfStored;
   Random of_group(group);
   StoredCase c = random_stored_case(group);
+  c.qv = false;
   c.dtype = of_group.one_of({DType::float16, DType::bfloat16});
   c.head_dim = of_group.one_of<std::int64_t>({32, 64, 96, 128, 128, 192, 256});
   c.head_dim_v = of_group.chance(0.8) ? c.head_dim : 64;

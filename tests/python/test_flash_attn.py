@@ -257,11 +257,7 @@ def test_what_is_missing_is_said(qkv):
     q, k, v = (x.detach() for x in qkv)
     ones = torch.ones(2, 2)
     table = torch.zeros(2, 1, dtype=torch.int32)
-    wide = torch.zeros(1, 1, 1, 264)
     for message, call in {
-        "qv is given, and its head_dim and q's are": lambda: flash_attn_interface.flash_attn_func(
-            wide, wide, wide, qv=wide
-        ),
         "qv is given with float8_e4m3fn q": lambda: flash_attn_interface.flash_attn_func(
             *(x.to(torch.float8_e4m3fn) for x in (q, k, v)), qv=q
         ),
@@ -273,31 +269,6 @@ def test_what_is_missing_is_said(qkv):
     }.items():
         with pytest.raises(NotImplementedError, match=message):
             call()
-
-
-def test_query_values():
-    """qv of three calls against scores q k^T + qv v^T in float64."""
-    torch.manual_seed(3)
-    q, qv = torch.randn(2, 5, 4, 64), torch.randn(2, 5, 4, 96)
-    k, v = torch.randn(2, 9, 2, 64), torch.randn(2, 9, 2, 96)
-    wide_k, wide_v = (x.double().repeat_interleave(2, dim=2) for x in (k, v))
-    products = [torch.einsum("bqhd,bkhd->bhqk", a.double(), b) for a, b in ((q, wide_k), (qv, wide_v))]
-    scores = sum(products) * (64 + 96) ** -0.5
-    weights = scores.masked_fill(torch.ones(5, 9).tril(4) == 0, -torch.inf).softmax(-1)
-    wanted = torch.einsum("bhqk,bkhd->bqhd", weights, wide_v).float()
-    module = flash_attn_interface
-    torch.testing.assert_close(module.flash_attn_func(q, k, v, qv=qv, causal=True), wanted, rtol=0, atol=1e-5)
-    cu_seqlens = [torch.arange(3, dtype=torch.int32) * rows for rows in (5, 9)]
-    packed = module.flash_attn_varlen_func(
-        *(x.flatten(0, 1) for x in (q, k, v)), *cu_seqlens, 5, 9, qv=qv.flatten(0, 1), causal=True
-    )
-    torch.testing.assert_close(packed.unflatten(0, (2, 5)), wanted, rtol=0, atol=1e-5)
-    pages = [x.reshape(6, 3, 2, -1) for x in (k, v)]
-    table = torch.arange(6, dtype=torch.int32).reshape(2, 3)
-    cached = module.flash_attn_with_kvcache(q, *pages, qv=qv, page_table=table, cache_seqlens=9, causal=True)
-    torch.testing.assert_close(cached, wanted, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="it has v's head_dim"):
-        module.flash_attn_func(q, k, v, qv=q)
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (20, 3)}])

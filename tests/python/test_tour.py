@@ -58,7 +58,9 @@ def run_examples(page):
     assert "mask" in shown
 
 
-@pytest.mark.parametrize("part", ["readme", "options", "tour", "page", "serving", "migrating", "expressions"])
+@pytest.mark.parametrize(
+    "part", ["readme", "options", "tour", "page", "serving", "migrating", "expressions", "wide-heads"]
+)
 def test_runs(part):
     children.run([sys.executable, __file__, part])
 
@@ -70,7 +72,7 @@ if __name__ == "__main__":
         run(ROOT / "README.md")
     elif sys.argv[1] == "options":
         run_examples(ROOT / "docs" / "options.md")
-    elif sys.argv[1] in ("serving", "migrating", "expressions"):
+    elif sys.argv[1] in ("serving", "migrating", "expressions", "wide-heads"):
         run(ROOT / "docs" / f"{sys.argv[1]}.md")
     else:
         run(PAGE, until="## PyTorch" if sys.argv[1] == "tour" else None)

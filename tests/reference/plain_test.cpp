@@ -56,6 +56,7 @@ void expect_references_agree(const AttentionCase& attention) {
   const reference::BackwardResult bounded_gradients =
       reference::backward(backward, attention.options, float64_arithmetic(), 1);
   expect_agree(gradients.dq, bounded_gradients.dq, "dq");
+  expect_agree(gradients.dqv, bounded_gradients.dqv, "dqv");
   expect_agree(gradients.dk, bounded_gradients.dk, "dk");
   expect_agree(gradients.dv, bounded_gradients.dv, "dv");
   expect_agree(gradients.d_bias, bounded_gradients.d_bias, "d_bias");
@@ -119,11 +120,13 @@ TEST_P(PlainGradients, MatchCentralDifferences) {
   const AttentionCase& attention = GetParam();
   SCOPED_TRACE(describe(attention));
   CaseTensors tensors(attention);
-  for (GuardedTensor* input : {&tensors.q, &tensors.k, &tensors.v, &tensors.bias, &tensors.sink}) round_inputs(*input);
+  for (GuardedTensor* input : {&tensors.q, &tensors.k, &tensors.v, &tensors.qv, &tensors.bias, &tensors.sink})
+    round_inputs(*input);
   const plain::Gradients gradients = plain::backward(tensors.backward_arguments(), attention.options);
   expect_gradient(tensors, tensors.q, gradients.dq, attention, "dq");
   expect_gradient(tensors, tensors.k, gradients.dk, attention, "dk");
   expect_gradient(tensors, tensors.v, gradients.dv, attention, "dv");
+  if (attention.has_qv) expect_gradient(tensors, tensors.qv, gradients.dqv, attention, "dqv");
   if (attention.bias) expect_gradient(tensors, tensors.bias, gradients.d_bias, attention, "d_bias");
   if (attention.has_sink) expect_gradient(tensors, tensors.sink, gradients.d_sink, attention, "d_sink");
 }
@@ -141,6 +144,11 @@ std::vector<AttentionCase> gradient_cases() {
   add(plain, [](AttentionCase& c) { c.has_d_lse = false; });
   add(plain, [](AttentionCase& c) { c.options.scale = -0.75F; });
   add(plain, [](AttentionCase& c) { c.options.softcap = 1.5F; });
+  add(plain, [](AttentionCase& c) { c.has_qv = true; });
+  add(plain, [](AttentionCase& c) {
+    c.has_qv = true;
+    c.options = {.causal = CausalMask::bottom_right, .softcap = 1.5F};
+  });
   add(plain, [](AttentionCase& c) { c.options.causal = CausalMask::bottom_right; });
   add(plain, [](AttentionCase& c) { c.options.causal = CausalMask::top_left; });
   add(plain,

@@ -89,6 +89,10 @@ class Framework:
         """The tensor, or a copy, whose last axis is dense, as calls need it."""
         raise NotImplementedError
 
+    def join_columns(self, x: Any, y: Any) -> Any:
+        """A tensor whose last axis has the columns of ``x`` and then those of ``y``."""
+        raise NotImplementedError
+
     def visible_rows(self, mask: Any, k: Any, v: Any) -> tuple[Any, Any, dict[str, Any]] | None:
         """k, v and options of a call that reads no key that the bool mask [batch or 1, 1, 1, seqlen_k or 1] hides.
 
@@ -118,3 +122,6 @@ class ArrayFramework(Framework):
 
     def dense(self, x: Any) -> Any:
         return self.module.ascontiguousarray(x)
+
+    def join_columns(self, x: Any, y: Any) -> Any:
+        return self.module.concatenate([x, y], axis=-1)

@@ -44,7 +44,7 @@ class Torch(Framework):
 
     def without_tape(self, q: Any, k: Any, v: Any, options: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # looked at first: a short call's time is what the host does before its launch
-            tensors = {name: options.get(name) for name in ("bias", "sink", "scale")}
+            tensors = {name: options.get(name) for name in ("bias", "sink", "scale", "qv")}
             if options.get("captures"):
                 tensors |= {f"capture `{name}`": x for name, x in captures_of(options).items()}
             self.reject_gradients(NOT_RECORDED, q=q, k=k, v=v, **tensors)
@@ -79,6 +79,9 @@ class Torch(Framework):
 
     def dense(self, x: Any) -> Any:
         return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+    def join_columns(self, x: Any, y: Any) -> Any:
+        return torch.cat([x, y], dim=-1)
 
     def visible_rows(self, mask: Any, k: Any, v: Any) -> tuple[Any, Any, dict[str, Any]] | None:
         return visible_rows(mask, k, v)

@@ -17,7 +17,7 @@ from strobe.torch import attention
 from strobe.torch.ops import rows
 
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engine takes
-_MAX_HEAD_DIM = 512  # of the CPU engine, which takes the most
+_MAX_HEAD_DIM = 256  # of the gpu engine
 
 
 def reject_unsupported(**arguments: Any) -> None:
@@ -106,22 +106,25 @@ def _packed_values(v: Tensor, cu_seqlens_k: Tensor) -> Tensor:
 def with_query_values(
     q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """q, k and the options of a call whose scores are q k^T + qv v^T: qv's columns join q's, v's those of k.
+    """q, k and the options of a call whose scores are q k^T + qv v^T: on the CPU qv is one of them.
 
-    qv has q's shape but head_dim_v columns. K and V are copied. The scale is by default that of the joined heads, as
-    FlashAttention-3's. Without qv nothing changes.
+    qv has q's shape but head_dim_v columns. On a GPU, whose engine has no such scores, qv's columns join q's and v's
+    those of k: K and V are copied. The scale is by default that of all columns, as FlashAttention-3's. Without qv
+    nothing changes.
     """
     if qv is None:
         return q, k, options
     checks.check_as("q", q, qv=qv)
     if qv.shape != (*q.shape[:-1], v.shape[-1]):
         raise ValueError(f"qv is {tuple(qv.shape)}, but q {tuple(q.shape)} and v {tuple(v.shape)}: it has v's head_dim")
+    if q.device.type == "cpu":
+        return q, k, options | {"qv": rows(qv)}
     if k.dtype.itemsize == 1:
-        raise NotImplementedError(f"qv is given with k of {k.dtype}: it is supported with 16 bits or more")
+        raise NotImplementedError(f"qv is given with k of {k.dtype}: on a GPU it is supported with 16 bits or more")
     head_dim = q.shape[-1] + qv.shape[-1]
     if head_dim > _MAX_HEAD_DIM:
         raise NotImplementedError(
-            f"qv is given, and its head_dim and q's are {head_dim} together: engines have at most {_MAX_HEAD_DIM}"
+            f"qv is given, and its head_dim and q's are {head_dim} together: on a GPU they are at most {_MAX_HEAD_DIM}"
         )
     return torch.cat([q, qv], dim=-1), torch.cat([k, v], dim=-1), {"scale": head_dim**-0.5} | options
 

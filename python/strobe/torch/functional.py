@@ -17,7 +17,7 @@ from strobe._frameworks.torch import draw_random, without_negative_bit
 from strobe._mask_argument import apply_mask
 from strobe._option_list import OPTIONS, captures_of, check_options, check_outputs_of_softmax, is_seeded
 from strobe._options import ScoreOptions
-from strobe.torch import nested, ops
+from strobe.torch import nested, ops, query_values
 from strobe.torch.autograd import has_tangents
 from strobe.torch.checks import check_layouts, check_types
 from strobe.torch.scales import scaled
@@ -31,6 +31,7 @@ def attention(
     v: Tensor,
     *,
     mask: Tensor | str | None = ...,
+    qv: Tensor | None = ...,
     return_lse: Literal[False] = ...,
     return_max_logits: Literal[False] = ...,
     **options: Unpack[ScoreOptions],
@@ -42,6 +43,7 @@ def attention(
     v: Tensor,
     *,
     mask: Tensor | str | None = ...,
+    qv: Tensor | None = ...,
     return_lse: Literal[True],
     return_max_logits: Literal[False] = ...,
     **options: Unpack[ScoreOptions],
@@ -53,6 +55,7 @@ def attention(
     v: Tensor,
     *,
     mask: Tensor | str | None = ...,
+    qv: Tensor | None = ...,
     return_lse: Literal[False] = ...,
     return_max_logits: Literal[True],
     **options: Unpack[ScoreOptions],
@@ -64,6 +67,7 @@ def attention(
     v: Tensor,
     *,
     mask: Tensor | str | None = ...,
+    qv: Tensor | None = ...,
     return_lse: Literal[True],
     return_max_logits: Literal[True],
     **options: Unpack[ScoreOptions],
@@ -75,6 +79,7 @@ def attention(
     v: Tensor,
     *,
     mask: Tensor | str | None = ...,
+    qv: Tensor | None = ...,
     return_lse: bool = ...,
     return_max_logits: bool = ...,
     **options: Unpack[ScoreOptions],
@@ -86,6 +91,7 @@ def attention(
     v: Tensor,
     *,
     mask: Any = None,
+    qv: Tensor | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
@@ -101,11 +107,17 @@ def attention(
     in one pass, on the CPU engine alone. The output that comes with a tangent has gradients, the tangent has none: it
     must be detached. Second derivatives raise NotImplementedError; so does the backward of a call that the engine has
     in the forward alone.
+
+    ``qv``, [batch, seqlen_q, heads_q, head_dim_v] or packed, has a gradient, too: scores are scale * (q k^T + qv v^T).
+    Such calls are eager ones of plain tensors on the CPU, without max_logits, captures or gradients of bias, sink and
+    scale: NotImplementedError otherwise.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
     mask = unpack(mask, options)
     check_outputs_of_softmax(options, return_lse, return_max_logits)
+    if qv is not None:
+        _check_query_values(q, qv, options)
     if type(q) is not Tensor and q.is_nested:
         given = options if mask is None else options | {"mask": mask}
         return nested.attend(attention, q, k, v, given, return_lse=return_lse, return_max_logits=return_max_logits)
@@ -134,6 +146,8 @@ def attention(
     if isinstance(options.get("scale"), Tensor):
         q, options["scale"] = scaled(q, options["scale"])
     seen = (q, k, v, *options.values(), *captures.values())
+    if qv is not None:
+        return _with_query_values(q, k, v, cast(qv)[0], options, seen, return_lse, return_max_logits)
     if ops.is_traced(*seen) or has_tangents(*seen):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
         o, lse, max_logits = torch.ops.strobe.attention(*arguments)
@@ -156,6 +170,47 @@ def attention(
     if not options.keys() <= OPTIONS.keys():
         check_options("strobe.torch.attention", options)
     return forward(q, k, v, None, return_lse, return_max_logits, options)
+
+
+def _check_query_values(q: Tensor, qv: Tensor, options: Any) -> None:
+    """What stands before the call's own checks."""
+    check_types(qv=qv)
+    if type(q) is not Tensor and q.is_nested:
+        raise NotImplementedError(
+            "qv is given with nested tensors: give packed ones, with cu_seqlens_q and cu_seqlens_k"
+        )
+    if isinstance(options.get("scale"), Tensor):
+        raise NotImplementedError("qv is given with a tensor as scale: give a number")
+
+
+def _with_query_values(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    qv: Tensor,
+    options: Any,
+    seen: tuple[Any, ...],
+    return_lse: bool,
+    return_max_logits: bool,
+) -> Any:
+    if ops.is_traced(*seen, qv) or has_tangents(*seen, qv):
+        raise NotImplementedError(
+            "qv is given: such calls are eager, no compiler, transform or mode of PyTorch takes them"
+        )
+    if return_max_logits or options.get("captures"):
+        raise NotImplementedError(
+            "qv is given with return_max_logits or captures: call strobe.attention without gradients"
+        )
+    for name in ("bias", "sink"):
+        value = options.get(name)
+        if torch.is_grad_enabled() and isinstance(value, Tensor) and value.requires_grad:
+            raise NotImplementedError(f"qv is given and {name} requires a gradient: detach it")
+    q, k, v, qv = without_negative_bit(q, k, v, qv)
+    if options.get("dropout") and not is_seeded(options):
+        options["random_state"] = draw_random(q).view(torch.int32)
+    if not options.keys() <= OPTIONS.keys():
+        check_options("strobe.torch.attention", options)
+    return query_values.attend(q, k, v, qv, dict(options), return_lse=return_lse)
 
 
 def _captures_of(options: Any) -> dict[str, Tensor]:

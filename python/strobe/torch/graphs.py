@@ -32,7 +32,7 @@ LIBRARY.define(
 
 def check_gradients(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:
     """ValueError for a tensor that requires a gradient, as eager calls have it."""
-    tensors = {name: options.get(name) for name in ("bias", "sink", "scale")}
+    tensors = {name: options.get(name) for name in ("bias", "sink", "scale", "qv")}
     tensors |= {f"capture `{name}`": x for name, x in captures_of(options).items()}
     framework_of(q).reject_gradients(NOT_RECORDED, q=q, k=k, v=v, **tensors)
 
@@ -43,6 +43,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, outputs: tuple[Any, ...], options
     checks.check_types(q=q, k=k, v=v)
     checks.check_layouts(q=q, k=k, v=v)
     if isinstance(options.get("scale"), Tensor):
+        if options.get("qv") is not None:
+            raise NotImplementedError("qv is given with a tensor as scale: give a number")
         q, options["scale"] = scaled(q, options["scale"])
     if options.get("v_rotation") is not None:
         options["v_rotation"] = checks.word("v_rotation", options["v_rotation"])

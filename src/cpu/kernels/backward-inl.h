@@ -15,6 +15,7 @@
 #include "cpu/kernels/backward_text-inl.h"
 #include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/dropout-inl.h"
+#include "cpu/kernels/key_gradients-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
 #include "cpu/kernels/scores-inl.h"
@@ -31,13 +32,15 @@ class BackwardBlock {
   BackwardBlock(const BackwardTask& task, std::byte* scratch)
       : task_(task),
         queries_of_(task.queries),
-        scratch_(scratch, task.head_dim, task.head_dim_v, task.queries.expression.given(), task.tiles, kernel_traits()),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.qv_columns, task.queries.expression.given(), task.tiles,
+                 kernel_traits()),
         count_(task.key_end - task.key_begin),
         padded_keys_(round_up(count_, kPanel)),
         d_(scratch_.columns),
         dv_(scratch_.columns_v),
         wide_d_(scratch_.wide_columns),
-        query_layout_(rows_together(task.head_dim)),
+        qv_first_(round_up(task.head_dim, kStrip)),
+        query_layout_(rows_together(d_)),
         d_o_layout_(rows_together(task.head_dim_v)),
         bias_gradient_(task.bias_turn, task.key_begin, count_, scratch_.terms),
         text_(task, queries_of_, scratch_, count_),
@@ -58,13 +61,18 @@ class BackwardBlock {
  private:
   void begin() {
     const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
+    const Source values{task_.v, task_.key_begin, count_, task_.head_dim_v};
     const std::int64_t lanes = round_up(count_, kLanes);
     prefetch_first_rows(task_.dtype, task_.k, task_.key_begin, count_, task_.head_dim);
     prefetch_first_rows(task_.dtype, task_.v, task_.key_begin, count_, task_.head_dim_v);
-    pack_panels(task_.dtype, keys, lanes, d_, 1.0F, scratch_.row, scratch_.keys);
-    pack_panels(task_.dtype, {task_.v, task_.key_begin, count_, task_.head_dim_v}, lanes, dv_, 1.0F, scratch_.row,
-                scratch_.values);
+    pack_panels(task_.dtype, keys, lanes, qv_first_, 1.0F, scratch_.row, scratch_.keys, d_);
+    pack_panels(task_.dtype, values, lanes, dv_, 1.0F, scratch_.row, scratch_.values);
     pack_wide_panels(task_.dtype, keys, count_, scratch_.row, scratch_.wide_keys);
+    if (task_.qv_columns > 0) {
+      pack_panels(task_.dtype, values, lanes, dv_, 1.0F, scratch_.row, scratch_.keys + qv_first_ * kPanel, d_);
+      pack_wide_panels(task_.dtype, values, count_, scratch_.row,
+                       scratch_.wide_keys + round_up(task_.head_dim, kWidePanel) * count_);
+    }
     std::fill_n(scratch_.dk, padded_keys_ * d_, 0.0F);
     std::fill_n(scratch_.dv, padded_keys_ * dv_, 0.0F);
     const std::int64_t group = queries_of_.q.group;
@@ -89,6 +97,10 @@ class BackwardBlock {
     prefetch_first_rows(task_.dtype, queries_of_.d_o, row_begin, rows, task_.head_dim_v);
     pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_,
                scratch_.queries);
+    if (task_.qv_columns > 0) {
+      pack_tiles(task_.dtype, {queries_of_.qv, row_begin, rows, task_.qv_columns}, block_rows_, query_layout_,
+                 scratch_.queries + qv_first_ / kStrip * query_layout_.strip_stride);
+    }
     pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_,
                scratch_.d_o);
     const std::int64_t block = row_begin / task_.tiles.block_m;
@@ -163,8 +175,8 @@ class BackwardBlock {
     if ((masked || text_.has_mask()) && hidden_poison_) {
       add_visible(vectors, scratch_.d_o, d_o_layout_, task_.head_dim_v, scratch_.scores, first, last, begin, end,
                   row_begin, scratch_.dv + key * dv_);
-      add_visible(vectors, scratch_.queries, query_layout_, task_.head_dim, d_scores, first, last, begin, end,
-                  row_begin, scratch_.dk + key * d_);
+      add_visible(vectors, scratch_.queries, query_layout_, d_, d_scores, first, last, begin, end, row_begin,
+                  scratch_.dk + key * d_);
       return;
     }
     add_columns(vectors, scratch_.d_o, d_o_layout_, dv_, scratch_.scores, first, last, scratch_.dv + key * dv_);
@@ -347,29 +359,7 @@ class BackwardBlock {
 
   void finish() {
     pass_captures(task_.capture_turn);
-    write_keys(scratch_.dk, d_, task_.head_dim, task_.scale, task_.dk);
-    write_keys(scratch_.dv, dv_, task_.head_dim_v, 1.0F, task_.dv);
-  }
-
-  /// factor * sums, panels of `padded_columns`, into the block's rows of `to`.
-  void write_keys(const float* sums, std::int64_t padded_columns, std::int64_t columns, float factor,
-                  const MutableRows& to) {
-    const std::int64_t stride = round_up(columns, kLanes);
-    prefetch_first_results(to, 0, columns);
-    for (std::int64_t key = 0; key < count_; key += kTransposedRows) {
-      prefetch_first_results(to, key + kTransposedRows, columns);
-      const float* panel = sums + round_down(key, kPanel) * padded_columns + key % kPanel;
-      transpose_columns(panel, kPanel, columns, stride, scratch_.row);
-      for (std::int64_t i = 0; i < std::min(kTransposedRows, count_ - key); ++i) {
-        store_result(task_.dtype, to, task_.key_begin + key + i, scratch_.row + i * stride, columns, factor);
-      }
-    }
-  }
-
-  /// Fetches the rows that are written from `key` on.
-  void prefetch_first_results(const MutableRows& to, std::int64_t key, std::int64_t columns) {
-    prefetch_rows(task_.dtype, to, task_.key_begin + std::min(key, count_),
-                  task_.key_begin + std::min(key + kTransposedRows, count_), columns);
+    KeyGradients(task_, scratch_, count_).write();
   }
 
   const BackwardTask& task_;
@@ -377,9 +367,10 @@ class BackwardBlock {
   const BackwardScratch scratch_;
   const std::int64_t count_;        // keys of this block
   const std::int64_t padded_keys_;  // in whole panels
-  const std::int64_t d_;            // head_dim in whole strips
+  const std::int64_t d_;            // columns of scores' products in whole strips: of q and, behind them, of qv
   const std::int64_t dv_;           // head_dim_v in whole strips
-  const std::int64_t wide_d_;       // head_dim in whole wide panels
+  const std::int64_t wide_d_;       // the same in whole wide panels each
+  const std::int64_t qv_first_;     // the first of d_ that is qv's
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
   BiasGradient bias_gradient_;

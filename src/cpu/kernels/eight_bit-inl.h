@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward on 8-bit operands: what differs from 16- and 32-bit ones. The arithmetic is that of the tensor cores:
-// products of elements, which float32 sums exactly where they are integers (at most 127 * 127 * 512 and 255 * 127 * 128
+// products of elements, which float32 sums exactly where they are integers (at most 127 * 127 * 576 and 255 * 127 * 128
 // are below 2^24); probabilities rounded to 8 bits relative to their row's largest of the block; float32 sums over
 // blocks.
 #if defined(STROBE_CPU_EIGHT_BIT_INL_H_) == defined(HWY_TARGET_TOGGLE)

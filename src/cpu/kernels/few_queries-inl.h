@@ -30,7 +30,7 @@ class FewQueriesChunk : FewQueriesBlock {
   FewQueriesChunk(const FewQueriesTask& task, std::byte* scratch)
       : FewQueriesBlock(task, scratch),
         panel_rows_(first_.row_invariant ? (rows_ <= kRowGroup ? 0 : rows_) : panel_rows(rows_)),
-        in_place_(used_in_place(first_, rows_, panel_rows_)) {}
+        in_place_(first_.qv_columns == 0 && used_in_place(first_, rows_, panel_rows_)) {}
 
   void run() {
     for (std::int64_t row = 0; row < rows_; ++row) {
@@ -48,27 +48,30 @@ class FewQueriesChunk : FewQueriesBlock {
  private:
   void begin(std::int64_t head) {
     const ForwardTask& task = head_task(head);
-    const float factor = task.query_factor;
     const FewQueriesState of_head = state(head);
     std::fill_n(of_head.row_max, round_up(rows_, kLanes), -kInfinity);
     std::fill_n(of_head.row_sum, rows_, 0.0F);
     std::fill_n(of_head.output, rows_ * scratch_.columns_v, 0.0F);
-    if (panel_rows_ > 0) {
-      pack_panels<kLanes>(task.dtype, {task.q, 0, panel_rows_, task.head_dim}, round_up(panel_rows_, kLanes),
-                          scratch_.columns, factor, scratch_.widened, queries(head));
-    }
-    const Source from{task.q, panel_rows_, rows_ - panel_rows_, task.head_dim};
-    float* to = queries(head) + round_up(panel_rows_, kLanes) * scratch_.columns;
-    for (std::int64_t row = 0; row < from.count; ++row) {
-      load_query(task.dtype, from, row, factor, to + row * scratch_.columns);
-    }
+    load_queries(task, task.q, task.head_dim, scratch_.columns, queries(head));
+    if (task.qv_columns > 0) load_queries(task, task.qv, task.qv_columns, scratch_.columns_v, query_values(head));
   }
 
-  void load_query(DType dtype, const Source& from, std::int64_t row, float factor, float* to) const {
-    switch (dtype) {
-      case DType::float16: return load_source_row<float16>(from, row, scratch_.columns, factor, to);
-      case DType::bfloat16: return load_source_row<bfloat16>(from, row, scratch_.columns, factor, to);
-      default: return load_source_row<float>(from, row, scratch_.columns, factor, to);
+  /// The rows of q or qv, `padded` columns each.
+  void load_queries(const ForwardTask& task, const ConstRows& rows, std::int64_t columns, std::int64_t padded,
+                    float* to) const {
+    const float factor = task.query_factor;
+    if (panel_rows_ > 0) {
+      pack_panels<kLanes>(task.dtype, {rows, 0, panel_rows_, columns}, round_up(panel_rows_, kLanes), padded, factor,
+                          scratch_.widened, to);
+    }
+    const Source from{rows, panel_rows_, rows_ - panel_rows_, columns};
+    to += round_up(panel_rows_, kLanes) * padded;
+    for (std::int64_t row = 0; row < from.count; ++row, to += padded) {
+      switch (task.dtype) {
+        case DType::float16: load_source_row<float16>(from, row, padded, factor, to); break;
+        case DType::bfloat16: load_source_row<bfloat16>(from, row, padded, factor, to); break;
+        default: load_source_row<float>(from, row, padded, factor, to); break;
+      }
     }
   }
 
@@ -133,29 +136,43 @@ class FewQueriesChunk : FewQueriesBlock {
     }
   }
 
-  /// S = Q K^T over keys [first, last) of the block that begins at `key`.
+  /// S = Q K^T, with qv V^T where there is qv, over keys [first, last) of the block that begins at `key`.
   void multiply_keys(std::int64_t head, std::int64_t key, std::int64_t first, std::int64_t last) {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
-    const ConstRows keys = stored.keys(task.k, task.head_dim);
     prefetch_step(task, task.k, key + last, task.head_dim);
-    const bool widen = panel_rows_ > 0 || task.row_invariant;
-    with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, widen, [&](const auto& rows) {
-      float* to = scores(head) + first;
+    multiply({stored.keys(task.k, task.head_dim), stored.first(), last - first, task.head_dim}, queries(head),
+             scratch_.columns, scores(head) + first);
+    if (task.qv_columns == 0) return;
+    float* values = scratch_.value_scores + first;
+    multiply({stored.values(task.v, task.qv_columns), stored.first(), last - first, task.qv_columns},
+             query_values(head), scratch_.columns_v, values);
+    const Floats d;
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      float* own = scores(head) + first + row * kFewQueriesKeys;
+      for (std::int64_t i = 0; i < last - first; i += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, own + i), hn::LoadU(d, values + row * kFewQueriesKeys + i)), d, own + i);
+      }
+    }
+  }
+
+  /// Products of all queries, which have `padded` columns, with rows of K or V.
+  void multiply(const Source& from, const float* queries, std::int64_t padded, float* to) {
+    const bool row_invariant = first_.row_invariant;
+    with_rows(from, padded, panel_rows_ > 0 || row_invariant, [&](const auto& rows) {
       if constexpr (std::is_same_v<std::decay_t<decltype(rows)>, BlockRows<float>>) {
         for (std::int64_t row = 0; row < panel_rows_; row += kLanes) {
-          multiply_panel_queries(queries(head) + row * scratch_.columns, task.head_dim, rows, last - first,
-                                 to + row * kFewQueriesKeys);
+          multiply_panel_queries(queries + row * padded, from.columns, rows, from.count, to + row * kFewQueriesKeys);
         }
-        if (task.row_invariant) {
+        if (row_invariant) {
           if (panel_rows_ > 0) return;
           return with_row_group(rows_, [&](auto own) {
-            multiply_across_keys<own, own == 1 ? 4 : 1>(queries(head), scratch_.columns, rows, last - first, to);
+            multiply_across_keys<own, own == 1 ? 4 : 1>(queries, padded, rows, from.count, to);
           });
         }
       }
-      multiply_queries(queries(head) + round_up(panel_rows_, kLanes) * scratch_.columns, rows_ - panel_rows_,
-                       scratch_.columns, rows, last - first, to + panel_rows_ * kFewQueriesKeys);
+      multiply_queries(queries + round_up(panel_rows_, kLanes) * padded, rows_ - panel_rows_, padded, rows, from.count,
+                       to + panel_rows_ * kFewQueriesKeys);
     });
   }
 

@@ -56,10 +56,12 @@ struct FewQueriesTask {
 
 /// What few_queries_chunk() takes.
 struct FewQueriesScratch {
-  FewQueriesScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool stored, std::int64_t rows,
-                    std::int64_t heads, const KernelTraits& traits)
+  FewQueriesScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool has_qv, bool stored,
+                    std::int64_t rows, std::int64_t heads, const KernelTraits& traits)
       : columns(round_up(head_dim, traits.lanes)),
         columns_v(round_up(head_dim_v, traits.lanes)),
+        qv_columns(has_qv ? columns_v : 0),
+        qv_keys(has_qv ? kFewQueriesKeys : 0),
         m(rows),
         m_padded(round_up(rows, traits.lanes)),
         all_rows(heads * rows),
@@ -68,18 +70,22 @@ struct FewQueriesScratch {
         tile_bytes(converted_bytes(stored, kFewQueriesKeys, head_dim, head_dim_v)),
         arena(memory) {}
 
-  const std::int64_t columns;    // head_dim in whole vectors
-  const std::int64_t columns_v;  // head_dim_v in whole vectors
-  const std::int64_t m;          // rows of one group of heads
-  const std::int64_t m_padded;   // in whole vectors
+  const std::int64_t columns;     // head_dim in whole vectors
+  const std::int64_t columns_v;   // head_dim_v in whole vectors
+  const std::int64_t qv_columns;  // likewise of qv; 0 without it
+  const std::int64_t qv_keys;
+  const std::int64_t m;         // rows of one group of heads
+  const std::int64_t m_padded;  // in whole vectors
   const std::int64_t all_rows;
   const std::int64_t all_heads;
   const std::int64_t words;
   const std::int64_t tile_bytes;
   Arena arena;
 
-  float* const queries = arena.take<float>(all_heads, m_padded, columns);         // [heads, rows, columns]
-  float* const scores = arena.take<float>(all_heads, m_padded, kFewQueriesKeys);  // then probabilities
+  float* const queries = arena.take<float>(all_heads, m_padded, columns);          // [heads, rows, columns]
+  float* const query_values = arena.take<float>(all_heads, m_padded, qv_columns);  // qv, as queries
+  float* const value_scores = arena.take<float>(m_padded, qv_keys);                // of one head: qv V^T
+  float* const scores = arena.take<float>(all_heads, m_padded, kFewQueriesKeys);   // then probabilities
   float* const widened = arena.take<float>(kFewQueriesKeys * (columns > columns_v ? columns : columns_v));  // K or V
   float* const top = arena.take<float>(m_padded);                   // of a block's scores, of each row
   float* const shift = arena.take<float>(m_padded);                 // taken from the scores

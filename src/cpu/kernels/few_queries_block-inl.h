@@ -26,7 +26,7 @@ class FewQueriesBlock {
       : task_(task),
         first_(task.heads.front()),
         rows_(first_.row_end),
-        scratch_(scratch, first_.head_dim, first_.head_dim_v, first_.stored.given(), rows_,
+        scratch_(scratch, first_.head_dim, first_.head_dim_v, first_.qv_columns > 0, first_.stored.given(), rows_,
                  static_cast<std::int64_t>(task.heads.size()), kernel_traits()) {}
 
   std::int64_t heads() const { return static_cast<std::int64_t>(task_.heads.size()); }
@@ -38,6 +38,9 @@ class FewQueriesBlock {
   const std::int64_t* end_of(std::int64_t head) const { return scratch_.end + head * rows_; }
   float* scores(std::int64_t head) const { return scratch_.scores + head * scratch_.m_padded * kFewQueriesKeys; }
   float* queries(std::int64_t head) const { return scratch_.queries + head * scratch_.m_padded * scratch_.columns; }
+  float* query_values(std::int64_t head) const {
+    return scratch_.query_values + head * scratch_.m_padded * scratch_.columns_v;
+  }
   std::int64_t any_begin(std::int64_t head) const { return scratch_.any_begin[head]; }
   std::int64_t any_end(std::int64_t head) const { return scratch_.any_end[head]; }
 

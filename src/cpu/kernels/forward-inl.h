@@ -33,7 +33,8 @@ class ForwardBlock : protected QueryBlock {
       : QueryBlock(task, scratch),
         d_(scratch_.columns),
         dv_(scratch_.columns_v),
-        key_layout_(rows_together(task.head_dim)) {}
+        qv_first_(round_up(task.head_dim, kStrip)),
+        key_layout_(rows_together(d_)) {}
 
   void run() {
     begin();
@@ -58,9 +59,14 @@ class ForwardBlock : protected QueryBlock {
   void begin_part(const Part& part) {
     prefetch_first_rows(task_.dtype, task_.q, part.row, part.rows, task_.head_dim);
     prefetch_first_rows(key_dtype(), task_.k, first_tile(), task_.visible.keys - first_tile(), task_.head_dim);
-    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, round_up(part.rows, kLanes), d_,
-                task_.query_factor, scratch_.row, scratch_.queries + part.lane * d_);
     const std::int64_t lanes = round_up(part.rows, kLanes);
+    float* queries = scratch_.queries + part.lane * d_;
+    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, lanes, qv_first_, task_.query_factor,
+                scratch_.row, queries, d_);
+    if (task_.qv_columns > 0) {
+      pack_panels(task_.dtype, {task_.qv, part.row, part.rows, task_.qv_columns}, lanes, dv_, task_.query_factor,
+                  scratch_.row, queries + qv_first_ * kPanel, d_);
+    }
     for (std::int64_t i = 0; i < lanes; ++i) {  // lanes past the last row repeat it
       const std::int64_t row = part.row + std::min(i, part.rows - 1);
       const std::int64_t position = row_place(row, task_.q.group).position;
@@ -100,8 +106,13 @@ class ForwardBlock : protected QueryBlock {
 
   void pack_values(const StoredTile& stored, std::int64_t key_begin, std::int64_t count, std::int64_t packed) {
     if (!task_.eight_bit.given()) {
-      pack_tiles(task_.dtype, {stored.values(task_.v, task_.head_dim_v), stored.first(), count, task_.head_dim_v},
-                 packed, value_layout_, scratch_.values);
+      const ConstRows rows = stored.values(task_.v, task_.head_dim_v);
+      const Source values{rows, stored.first(), count, task_.head_dim_v};
+      pack_tiles(task_.dtype, values, packed, value_layout_, scratch_.values);
+      if (task_.qv_columns > 0) {
+        pack_tiles(task_.dtype, values, packed, key_layout_,
+                   scratch_.keys + qv_first_ / kStrip * key_layout_.strip_stride);
+      }
       return;
     }
     load_key_scales(task_.eight_bit, key_begin, count, packed, scratch_);
@@ -156,7 +167,7 @@ class ForwardBlock : protected QueryBlock {
 
   void clear_output(std::int64_t lane) { std::fill_n(scratch_.output + lane * dv_, kPanel * dv_, 0.0F); }
 
-  /// S^T = K Q^T of keys [first, last) and kVecs vectors of queries.
+  /// S^T = K Q^T of keys [first, last) and kVecs vectors of queries, with V qv^T where there is qv.
   template <int kVecs>
   HWY_INLINE void multiply_queries(std::int64_t lane, std::int64_t first, std::int64_t last) {
     for (std::int64_t key = first; key < last; key += kStrip) {
@@ -364,8 +375,9 @@ class ForwardBlock : protected QueryBlock {
     return scratch_.values + key / kStrip * value_layout_.group_stride + column / kStrip * value_layout_.strip_stride;
   }
 
-  const std::int64_t d_;   // head_dim in whole strips
-  const std::int64_t dv_;  // head_dim_v in whole strips
+  const std::int64_t d_;         // columns of scores' products in whole strips: of q and, behind them, of qv
+  const std::int64_t dv_;        // head_dim_v in whole strips
+  const std::int64_t qv_first_;  // the first of qv
   const PackedLayout key_layout_;
   PackedLayout value_layout_{};
 };

@@ -218,10 +218,10 @@ HWY_INLINE void load_source_row(const Source& from, std::int64_t row, std::int64
 /// Right-operand layout: panels of kWidth rows, transposed, so that rows lie across the lanes:
 /// element (row, column) at (row / kWidth) * padded_columns * kWidth + column * kWidth + row % kWidth. Every element is
 /// multiplied by `factor`; columns beyond the source, and rows as far as `padded_rows` (whole vectors), are zero.
-/// `row_buffer` holds pack_buffer() floats.
+/// `row_buffer` holds pack_buffer() floats. A panel has `panel_columns`, of which these may be some.
 template <std::int64_t kWidth, class T>
 HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_rows, std::int64_t padded_columns, float factor,
-                               float* HWY_RESTRICT row_buffer, float* HWY_RESTRICT to) {
+                               float* HWY_RESTRICT row_buffer, float* HWY_RESTRICT to, std::int64_t panel_columns) {
   const std::int64_t stride = round_up(padded_columns, kLanes);
   // Rows that need nothing done to them are transposed from where they lie.
   const bool as_it_is = std::is_same_v<T, float> && factor == 1.0F && from.columns == stride;
@@ -237,24 +237,34 @@ HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_rows, std
         load_source_row<T>(from, row + i, stride, factor, own);
       }
     }
-    transpose_rows(together, padded_columns, kWidth, to + row / kWidth * padded_columns * kWidth + row % kWidth);
+    transpose_rows(together, padded_columns, kWidth, to + row / kWidth * panel_columns * kWidth + row % kWidth);
   }
 }
 
 template <std::int64_t kWidth = kPanel>
 HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded_rows, std::int64_t padded_columns,
-                            float factor, float* row_buffer, float* to) {
+                            float factor, float* row_buffer, float* to, std::int64_t panel_columns) {
   switch (dtype) {
     case DType::float16:
-      return pack_panels_of<kWidth, float16>(from, padded_rows, padded_columns, factor, row_buffer, to);
+      return pack_panels_of<kWidth, float16>(from, padded_rows, padded_columns, factor, row_buffer, to, panel_columns);
     case DType::bfloat16:
-      return pack_panels_of<kWidth, bfloat16>(from, padded_rows, padded_columns, factor, row_buffer, to);
+      return pack_panels_of<kWidth, bfloat16>(from, padded_rows, padded_columns, factor, row_buffer, to, panel_columns);
     case DType::int8:
-      return pack_panels_of<kWidth, std::int8_t>(from, padded_rows, padded_columns, factor, row_buffer, to);
+      return pack_panels_of<kWidth, std::int8_t>(from, padded_rows, padded_columns, factor, row_buffer, to,
+                                                 panel_columns);
     case DType::float8_e4m3:
-      return pack_panels_of<kWidth, float8_e4m3>(from, padded_rows, padded_columns, factor, row_buffer, to);
-    default: return pack_panels_of<kWidth, float>(from, padded_rows, padded_columns, factor, row_buffer, to);
+      return pack_panels_of<kWidth, float8_e4m3>(from, padded_rows, padded_columns, factor, row_buffer, to,
+                                                 panel_columns);
+    default:
+      return pack_panels_of<kWidth, float>(from, padded_rows, padded_columns, factor, row_buffer, to, panel_columns);
   }
+}
+
+/// Panels of these columns alone.
+template <std::int64_t kWidth = kPanel>
+HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded_rows, std::int64_t padded_columns,
+                            float factor, float* row_buffer, float* to) {
+  pack_panels<kWidth>(dtype, from, padded_rows, padded_columns, factor, row_buffer, to, padded_columns);
 }
 
 /// Right-operand layout with columns across the lanes: element (row, column) at

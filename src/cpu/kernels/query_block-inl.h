@@ -37,7 +37,8 @@ class QueryBlock {
 
   QueryBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
-        scratch_(scratch, task.head_dim, task.head_dim_v, task.stored.given(), task.tiles, kernel_traits()),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.qv_columns, task.stored.given(), task.tiles,
+                 kernel_traits()),
         rows_(task.row_end - task.row_begin) {}
 
   /// Where the tile of the first visible key begins.

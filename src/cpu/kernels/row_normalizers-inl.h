@@ -22,7 +22,10 @@ namespace strobe::cpu::HWY_NAMESPACE {
 class RowNormalizing {
  public:
   RowNormalizing(const NormalizerTask& task, std::byte* scratch)
-      : task_(task), columns_(round_up(task.head_dim, kLanes)), scratch_(scratch, task.head_dim, kernel_traits()) {}
+      : task_(task),
+        columns_(score_columns(task.head_dim, task.qv_columns, kLanes)),
+        qv_first_(round_up(task.head_dim, kLanes)),
+        scratch_(scratch, task.head_dim, task.qv_columns, kernel_traits()) {}
 
   void run() {
     for_each_group_with_large_lse(task_, kRowGroup, [this](std::int64_t row, std::int64_t count) {
@@ -35,14 +38,16 @@ class RowNormalizing {
   template <int kRows>
   void some_rows(std::int64_t row) {
     const Source queries{task_.q, row, kRows, task_.head_dim};
-    for (int i = 0; i < kRows; ++i) load_one(queries, i, scratch_.queries + i * columns_);
+    const Source query_values{task_.qv, row, kRows, task_.qv_columns};
+    for (int i = 0; i < kRows; ++i) load_one(queries, query_values, i, scratch_.queries + i * columns_);
     LaneStatistics statistics[kRows];
     const std::int64_t first = task_.visible.begin(position(row));
     const std::int64_t last = task_.visible.end(position(row + kRows - 1));
     for (std::int64_t key = round_down(first, kLanes); key < last; key += kLanes) {
       const std::int64_t count = std::min(kLanes, task_.visible.keys - key);
       const Source keys{task_.k, key, count, task_.head_dim};
-      for (std::int64_t i = 0; i < count; ++i) load_one(keys, i, scratch_.keys + i * columns_);
+      const Source values{task_.v, key, count, task_.qv_columns};
+      for (std::int64_t i = 0; i < count; ++i) load_one(keys, values, i, scratch_.keys + i * columns_);
       multiply_across_keys<kRows, 1>(scratch_.queries, columns_, BlockRows<float>{scratch_.keys, columns_}, count,
                                      scratch_.scores);
       for (int i = 0; i < kRows; ++i) {
@@ -96,16 +101,24 @@ class RowNormalizing {
     return hn::IfThenElse(seen, hn::Load(d, scores), hidden);
   }
 
-  void load_one(const Source& from, std::int64_t row, float* to) const {
+  /// A row of q or k and, behind it, that of qv or v.
+  void load_one(const Source& from, const Source& more, std::int64_t row, float* to) const {
     switch (task_.dtype) {
-      case DType::float16: return load_source_row<float16>(from, row, columns_, 1.0F, to);
-      case DType::bfloat16: return load_source_row<bfloat16>(from, row, columns_, 1.0F, to);
-      default: return load_source_row<float>(from, row, columns_, 1.0F, to);
+      case DType::float16: return load_one_of<float16>(from, more, row, to);
+      case DType::bfloat16: return load_one_of<bfloat16>(from, more, row, to);
+      default: return load_one_of<float>(from, more, row, to);
     }
   }
 
+  template <class T>
+  void load_one_of(const Source& from, const Source& more, std::int64_t row, float* to) const {
+    load_source_row<T>(from, row, qv_first_, 1.0F, to);
+    if (more.columns > 0) load_source_row<T>(more, row, columns_ - qv_first_, 1.0F, to + qv_first_);
+  }
+
   const NormalizerTask& task_;
-  const std::int64_t columns_;  // in whole vectors
+  const std::int64_t columns_;   // of q and, behind them, of qv, each in whole vectors
+  const std::int64_t qv_first_;  // the first of qv
   const NormalizerScratch scratch_;
 };
 

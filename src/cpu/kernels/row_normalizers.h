@@ -45,8 +45,9 @@ void for_each_group_with_large_lse(const NormalizerTask& task, std::int64_t grou
 inline void set_from_statistics(const NormalizerTask& task, std::int64_t row, RowStatistics statistics) {
   if (task.sinks != nullptr) statistics.add_sink(task.sinks[row_place(row, task.q.group).head]);
   const double lse = task.normalizers.shift[row];
-  // Both are rounded, and made of sums of head_dim products, whose roundings add up as a random walk.
-  const double roundings = 4.0 + 2.0 * std::sqrt(static_cast<double>(task.head_dim));
+  // Both are rounded, and made of sums of as many products as there are columns, whose roundings add up as a random
+  // walk.
+  const double roundings = 4.0 + 2.0 * std::sqrt(static_cast<double>(task.head_dim + task.qv_columns));
   if (!(std::fabs(statistics.exact_lse() - lse) <= roundings * 0x1p-24 * std::fabs(lse))) return;
   task.normalizers.shift[row] = static_cast<float>(statistics.max);
   task.normalizers.log2_sum[row] = std::log2(statistics.sum);

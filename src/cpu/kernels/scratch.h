@@ -23,6 +23,11 @@ constexpr std::int64_t pack_buffer(std::int64_t columns, const KernelTraits& tra
 /// Words of 32 keys, at multiples of 32, that hold any `keys` in a row.
 constexpr std::int64_t keep_words(std::int64_t keys) { return ceil_div(keys + 31, 32); }
 
+/// Columns that scores are products over, as kernels hold them: q's and, behind them, qv's, in whole `multiple`s each.
+constexpr std::int64_t score_columns(std::int64_t head_dim, std::int64_t qv_columns, std::int64_t multiple) {
+  return round_up(head_dim, multiple) + round_up(qv_columns, multiple);
+}
+
 /// Bytes of a tile of K or V that is converted from 8 bits, in the widest dtype; `stored`: whether any is.
 constexpr std::int64_t converted_bytes(bool stored, std::int64_t keys, std::int64_t head_dim, std::int64_t head_dim_v) {
   return stored ? keys * std::max(head_dim, head_dim_v) * static_cast<std::int64_t>(sizeof(float)) : 0;
@@ -30,10 +35,10 @@ constexpr std::int64_t converted_bytes(bool stored, std::int64_t keys, std::int6
 
 /// Of forward-inl.h.
 struct ForwardScratch {
-  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool stored, Tiles tiles,
-                 const KernelTraits& kernels)
+  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t qv_columns,
+                 bool stored, Tiles tiles, const KernelTraits& kernels)
       : traits(kernels),
-        columns(round_up(head_dim, traits.strip)),
+        columns(score_columns(head_dim, qv_columns, traits.strip)),
         columns_v(round_up(head_dim_v, traits.strip)),
         tile_bytes(converted_bytes(stored, tiles.block_n, head_dim, head_dim_v)),
         m(tiles.block_m / tiles.part_m * round_up(tiles.part_m, traits.panel)),
@@ -41,7 +46,7 @@ struct ForwardScratch {
         arena(memory) {}
 
   const KernelTraits traits;
-  const std::int64_t columns;    // head_dim in whole strips
+  const std::int64_t columns;    // score_columns() in whole strips
   const std::int64_t columns_v;  // head_dim_v in whole strips
   const std::int64_t tile_bytes;
   const std::int64_t m;  // rows of a block, in whole panels
@@ -51,7 +56,7 @@ struct ForwardScratch {
   float* const keys = arena.take<float>((columns * traits.strip + kStripPadding) * n / traits.strip);  // K tile, packed
   float* const values =
       arena.take<float>((n * traits.strip + kStripPadding) * columns_v / traits.strip);  // V tile, packed
-  float* const queries = arena.take<float>(m, columns);                                  // Q^T, panels
+  float* const queries = arena.take<float>(m, columns);                                  // Q^T (and qv^T), panels
   float* const output = arena.take<float>(m, columns_v);                                 // O^T unscaled, panels
   float* const scores = arena.take<float>(n, traits.panel);                              // S^T, then P^T, of one panel
   float* const row_max = arena.take<float>(m);                  // of scores, as the task's softmax has them
@@ -77,7 +82,7 @@ struct ForwardScratch {
 struct JvpScratch {
   JvpScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles,
              const KernelTraits& kernels)
-      : forward(memory, head_dim, head_dim_v, false, tiles, kernels),
+      : forward(memory, head_dim, head_dim_v, 0, false, tiles, kernels),
         arena(memory == nullptr ? nullptr : memory + forward.arena.bytes()) {}
 
   std::size_t bytes() const { return forward.arena.bytes() + arena.bytes(); }
@@ -98,13 +103,13 @@ struct JvpScratch {
 
 /// Of row_normalizers-inl.h.
 struct NormalizerScratch {
-  NormalizerScratch(std::byte* memory, std::int64_t head_dim, const KernelTraits& traits)
-      : columns(round_up(head_dim, traits.lanes)), lanes(traits.lanes), arena(memory) {}
+  NormalizerScratch(std::byte* memory, std::int64_t head_dim, std::int64_t qv_columns, const KernelTraits& traits)
+      : columns(score_columns(head_dim, qv_columns, traits.lanes)), lanes(traits.lanes), arena(memory) {}
 
   static constexpr std::int64_t kRows = 4;      // of queries together, at most
   static constexpr std::int64_t kRowKeys = 64;  // from one row's scores to the next's
 
-  const std::int64_t columns;  // head_dim in whole vectors
+  const std::int64_t columns;  // score_columns() in whole vectors
   const std::int64_t lanes;
   Arena arena;
 
@@ -115,12 +120,12 @@ struct NormalizerScratch {
 
 /// Of backward-inl.h.
 struct BackwardScratch {
-  BackwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool has_text, Tiles tiles,
-                  const KernelTraits& kernels)
+  BackwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t qv_columns,
+                  bool has_text, Tiles tiles, const KernelTraits& kernels)
       : traits(kernels),
-        columns(round_up(head_dim, traits.strip)),
+        columns(score_columns(head_dim, qv_columns, traits.strip)),
         columns_v(round_up(head_dim_v, traits.strip)),
-        wide_columns(round_up(head_dim, traits.wide_panel)),
+        wide_columns(score_columns(head_dim, qv_columns, traits.wide_panel)),
         widest(std::max(head_dim, head_dim_v)),
         m(round_up(tiles.block_m, traits.row_multiple)),
         n(round_up(tiles.block_n, traits.panel)),
@@ -129,9 +134,9 @@ struct BackwardScratch {
         arena(memory) {}
 
   const KernelTraits traits;
-  const std::int64_t columns;       // head_dim in whole strips
+  const std::int64_t columns;       // score_columns() in whole strips: of K and V where there is qv, likewise of sums
   const std::int64_t columns_v;     // head_dim_v in whole strips
-  const std::int64_t wide_columns;  // head_dim in whole wide panels
+  const std::int64_t wide_columns;  // score_columns() in whole wide panels
   const std::int64_t widest;        // of both
   const std::int64_t m;             // rows of a block, padded
   const std::int64_t n;             // keys of a block, in whole panels

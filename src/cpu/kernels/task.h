@@ -166,12 +166,14 @@ struct ForwardTask {
   ConstRows q;
   ConstRows k;
   ConstRows v;
+  ConstRows qv;  // data null: scores are products of q and k alone
   MutableRows o;
   GroupRows<float*> lse;  // data null: not wanted. An element per row
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;  // at most block_m rows
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
+  std::int64_t qv_columns = 0;  // head_dim_v where qv is given
   VisibleKeys visible;
   float query_factor = 1.0F;  // -1, 0 or 1, with the sign of the scale: q is multiplied by it
   ScoreScale score_scale;     // positive, so that the largest product has the largest exponent
@@ -219,10 +221,12 @@ struct RowNormalizers {
 /// arrays follow in memory.
 struct BackwardQueries {
   ConstRows q;
+  ConstRows qv;  // data null: none
   ConstRows d_o;
   RowNormalizers normalizers;
   const float* delta = nullptr;  // [rows]: rowsum(dO * O) - dLSE
-  float* dq = nullptr;  // [blocks of padded rows, head_dim in whole wide panels] float32 sums, without the scale
+  // [blocks of padded rows, columns of q and of qv in whole wide panels] float32 sums, without the scale.
+  float* dq = nullptr;
   std::atomic<std::int32_t>* turn = nullptr;  // a block of rows each: the key block that may add to dq next
   std::int64_t rows = 0;
   BlockMask blocks;
@@ -235,6 +239,7 @@ struct BackwardQueries {
   void next_head(DType dtype, std::int64_t block_m, std::int64_t dq_block) {
     const std::int64_t row_blocks = ceil_div(rows, block_m);
     q = q.next_head(dtype);
+    qv = qv.next_head(dtype);
     d_o = d_o.next_head(dtype);
     normalizers = normalizers.from_row(row_blocks * block_m);
     delta += row_blocks * block_m;
@@ -278,6 +283,7 @@ struct BackwardTask {
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
   bool normalized = true;  // else P is the scores, 0 where hidden: neither normalizers nor delta are read
+  std::int64_t qv_columns = 0;  // as of ForwardTask
   float scale = 0.0F;
   VisibleKeys visible;
   ScoreScale score_scale;
@@ -301,11 +307,14 @@ struct NormalizerTask {
   DType dtype = DType::float32;
   ConstRows q;
   ConstRows k;
+  ConstRows qv;
+  ConstRows v;  // read where qv is given
   GroupRows<const float*> lse;
   RowNormalizers normalizers;  // of row 0
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
   std::int64_t head_dim = 0;
+  std::int64_t qv_columns = 0;  // as of ForwardTask
   VisibleKeys visible;
   ScoreScale score_scale;
   BlockMask blocks;

@@ -2,6 +2,7 @@
 #include "gpu/plan/supported.h"
 
 #include "call/checked.h"
+#include "call/limits.h"
 
 namespace strobe::gpu {
 
@@ -30,11 +31,19 @@ Status check_normalization(const AttentionProblem& problem) {
   return unsupported("normalize none is not supported by the gpu engine; the cpu engine supports it");
 }
 
+Status check_query_values(const AttentionProblem& problem) {
+  if (!problem.has_qv) return {};
+  return unsupported(
+      "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, or "
+      "take the cpu engine");
+}
+
 Status check_sizes(const AttentionProblem& problem) {
-  for (const auto& [name, value] :
-       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+  for (const auto& [name, value, most_on_cpus] : {std::tuple{"head_dim", problem.head_dim, kMaxHeadDim},
+                                                  std::tuple{"head_dim_v", problem.head_dim_v, kMaxHeadDimV}}) {
     if (value % 8 != 0 || value > 256) {
-      return unsupported("{} is {}: the gpu engine takes multiples of 8 up to 256", name, value);
+      return unsupported("{} is {}: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to {}", name,
+                         value, most_on_cpus);
     }
   }
   for (const auto& [name, value] :

@@ -27,6 +27,9 @@ Status check_texts(const AttentionProblem& problem);
 /// Every kernel has a softmax.
 Status check_normalization(const AttentionProblem& problem);
 
+/// That scores are no sums of two products.
+Status check_query_values(const AttentionProblem& problem);
+
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem);
 

@@ -39,6 +39,7 @@ class HeadGroup {
                              const std::vector<Bounded>& d_text, SharedSums& shared) const;
   void add_sink_gradient(std::int64_t head_q, double sink, const ForwardRow& row, const Bounded& correction,
                          const SharedSums& shared) const;
+  Bounded plus_products(const Bounded& sum, std::int64_t from) const;
   void store_keys(BackwardResult& result) const;
 
   const BackwardArguments& arguments_;
@@ -48,13 +49,14 @@ class HeadGroup {
   std::int64_t head_kv_ = 0;
   std::int64_t head_dim_ = 0;
   std::int64_t head_dim_v_ = 0;
+  std::int64_t columns_ = 0;  // of rows of q and k: with qv those of qv and v are behind them
   double scale_ = 0.0;
   double scale_roundings_ = 0.0;
   std::vector<Head> heads_;  // the group's query heads
-  std::vector<double> k_;
-  std::vector<double> k_transposed_;
   std::vector<double> v_;
+  std::vector<double> k_;
   std::vector<double> v_transposed_;
+  std::vector<double> k_transposed_;
   std::vector<double> queries_;  // per key: how many query rows of the group see it
   BoundedTensor dk_;
   BoundedTensor dv_;
@@ -69,15 +71,17 @@ HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions&
       head_kv_(head_kv),
       head_dim_(head_dim_of(arguments.q)),
       head_dim_v_(head_dim_of(arguments.v)),
-      scale_(product_scale(options, head_dim_, rows.seqlen_k)),
+      columns_(head_dim_ + (arguments.qv.given() ? head_dim_v_ : 0)),
+      scale_(product_scale(options, columns_, rows.seqlen_k)),
       scale_roundings_(product_scale_roundings(options)),
-      k_(read_head(arguments.k, rows.first_k, rows.seqlen_k, head_kv)),
-      k_transposed_(transpose(k_, rows.seqlen_k, head_dim_)),
       v_(read_head(arguments.v, rows.first_k, rows.seqlen_k, head_kv)),
+      k_(read_head(arguments.k, rows.first_k, rows.seqlen_k, head_kv)),
       v_transposed_(transpose(v_, rows.seqlen_k, head_dim_v_)),
       queries_(rows.seqlen_k, 0.0),
-      dk_(zeros(rows.seqlen_k * head_dim_)),
+      dk_(zeros(rows.seqlen_k * columns_)),
       dv_(zeros(rows.seqlen_k * head_dim_v_)) {
+  if (arguments.qv.given()) k_ = join_columns(k_, v_, rows.seqlen_k);
+  k_transposed_ = transpose(k_, rows.seqlen_k, columns_);
   const std::int64_t group = heads_q_ / heads_of(arguments.k);
   for (std::int64_t head_q = head_kv * group; head_q < (head_kv + 1) * group; ++head_q) {
     heads_.push_back({options,
@@ -112,18 +116,24 @@ void accumulate(double* values, double* bounds, const double* row, std::int64_t 
 
 void HeadGroup::add_query_gradient(std::int64_t query, std::int64_t head_q, const Scores& scores,
                                    const std::vector<Bounded>& d_product, BackwardResult& result) const {
-  double* values = &result.dq.value[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
-  double* bounds = &result.dq.bound[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
+  std::vector<double> values(columns_, 0.0);
+  std::vector<double> bounds(columns_, 0.0);
   // Roundings besides the sum's: the scale's and the product with it.
   const double roundings = static_cast<double>(scores.keys.size()) + scale_roundings_ + 1.0;
   const double summation = gamma(roundings, model_.unit_roundoff) + model_.product_error;
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
-    accumulate(values, bounds, &k_[scores.keys[index] * head_dim_], head_dim_, d_product[index], summation, model_);
+    accumulate(values.data(), bounds.data(), &k_[scores.keys[index] * columns_], columns_, d_product[index], summation,
+               model_);
   }
   const Rounding storage = rounding_to(arguments_.dq.dtype);
-  for (std::int64_t column = 0; column < head_dim_; ++column) {
-    values[column] *= scale_;
-    bounds[column] = storage.stored_error(values[column], std::fabs(scale_) * bounds[column] + model_.underflow);
+  const std::int64_t row = (rows_.first_q + query) * heads_q_ + head_q;
+  for (std::int64_t column = 0; column < columns_; ++column) {
+    const bool of_q = column < head_dim_;
+    BoundedTensor& gradient = of_q ? result.dq : result.dqv;
+    const std::int64_t to = of_q ? row * head_dim_ + column : row * head_dim_v_ + column - head_dim_;
+    gradient.value[to] = values[column] * scale_;
+    gradient.bound[to] =
+        storage.stored_error(gradient.value[to], std::fabs(scale_) * bounds[column] + model_.underflow);
   }
 }
 
@@ -155,7 +165,7 @@ void HeadGroup::add_sink_gradient(std::int64_t head_q, double sink, const Forwar
 void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double* q, const double* d_o,
                           SharedSums& shared) {
   const Head& head = heads_[head_q % static_cast<std::int64_t>(heads_.size())];
-  const Scores scores = scores_of(query, q, k_transposed_, head_dim_, head);
+  const Scores scores = scores_of(query, q, k_transposed_, columns_, head);
   const ForwardRow row = forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, model_);
   const double d_lse = d_lse_at(arguments_.d_lse, rows_.first_q + query, head_q, rows_per_entry(arguments_.q));
   const Bounded correction = scores.normalized ? row_correction(row, d_o, d_lse, model_) : Bounded();
@@ -167,7 +177,7 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
   if (!arguments_.d_captures.empty()) add_capture_gradients(query, head, scores, gradients.d_text, shared);
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
     const std::int64_t key = scores.keys[index];
-    accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, gradients.d_product[index],
+    accumulate(&dk_.value[key * columns_], &dk_.bound[key * columns_], q, columns_, gradients.d_product[index],
                gamma(queries_[key] + 3.0, model_.unit_roundoff) + model_.product_error, model_);
     accumulate(&dv_.value[key * head_dim_v_], &dv_.bound[key * head_dim_v_], d_o, head_dim_v_,
                gradients.probability[index], gamma(queries_[key], model_.unit_roundoff) + model_.product_error, model_);
@@ -206,6 +216,14 @@ void add_capture_roundings(const SharedSums& shared, const ArithmeticModel& mode
   }
 }
 
+// dV of the probabilities with what the scores' products of qv and v add: one more sum, of that and of scale * dS^T qv.
+Bounded HeadGroup::plus_products(const Bounded& sum, std::int64_t from) const {
+  const Bounded more{dk_.value[from] * scale_, std::fabs(scale_) * dk_.bound[from] + model_.underflow};
+  const double error = sum.error + more.error;
+  const double magnitude = std::fabs(sum.value) + std::fabs(more.value) + error;
+  return {sum.value + more.value, error + gamma(1.0, model_.unit_roundoff) * magnitude + model_.underflow};
+}
+
 void HeadGroup::store_keys(BackwardResult& result) const {
   const Rounding storage_k = rounding_to(arguments_.dk.dtype);
   const Rounding storage_v = rounding_to(arguments_.dv.dtype);
@@ -214,7 +232,7 @@ void HeadGroup::store_keys(BackwardResult& result) const {
     if (queries_[key] == 0.0) continue;  // nothing contributes: zeros, exactly
     const std::int64_t row = (rows_.first_k + key) * heads_kv + head_kv_;
     for (std::int64_t column = 0; column < head_dim_; ++column) {
-      const std::int64_t from = key * head_dim_ + column;
+      const std::int64_t from = key * columns_ + column;
       const std::int64_t to = row * head_dim_ + column;
       result.dk.value[to] = dk_.value[from] * scale_;
       result.dk.bound[to] =
@@ -223,8 +241,10 @@ void HeadGroup::store_keys(BackwardResult& result) const {
     for (std::int64_t column = 0; column < head_dim_v_; ++column) {
       const std::int64_t from = key * head_dim_v_ + column;
       const std::int64_t to = row * head_dim_v_ + column;
-      result.dv.value[to] = dv_.value[from];
-      result.dv.bound[to] = storage_v.stored_error(dv_.value[from], dv_.bound[from]);
+      Bounded sum{dv_.value[from], dv_.bound[from]};
+      if (columns_ > head_dim_) sum = plus_products(sum, key * columns_ + head_dim_ + column);
+      result.dv.value[to] = sum.value;
+      result.dv.bound[to] = storage_v.stored_error(sum.value, sum.error);
     }
   }
 }
@@ -233,10 +253,13 @@ void HeadGroup::run(SharedSums& shared) {
   count_queries();
   const auto group = static_cast<std::int64_t>(heads_.size());
   for (std::int64_t head_q = head_kv_ * group; head_q < (head_kv_ + 1) * group; ++head_q) {
-    const std::vector<double> q = read_head(arguments_.q, rows_.first_q, rows_.seqlen_q, head_q);
+    std::vector<double> q = read_head(arguments_.q, rows_.first_q, rows_.seqlen_q, head_q);
+    if (arguments_.qv.given()) {
+      q = join_columns(q, read_head(arguments_.qv, rows_.first_q, rows_.seqlen_q, head_q), rows_.seqlen_q);
+    }
     const std::vector<double> d_o = read_head(arguments_.d_o, rows_.first_q, rows_.seqlen_q, head_q);
     for (std::int64_t query = 0; query < rows_.seqlen_q; ++query) {
-      add_query(query, head_q, q.data() + query * head_dim_, d_o.data() + query * head_dim_v_, shared);
+      add_query(query, head_q, q.data() + query * columns_, d_o.data() + query * head_dim_v_, shared);
     }
   }
   store_keys(shared.result);
@@ -251,7 +274,8 @@ BackwardResult backward(const BackwardArguments& arguments, const AttentionOptio
                         .dv = zeros(element_count(arguments.v)),
                         .d_bias = zeros(element_count(arguments.d_bias)),
                         .d_sink = zeros(element_count(arguments.d_sink)),
-                        .d_captures = {}};
+                        .d_captures = {},
+                        .dqv = zeros(element_count(arguments.dqv))};
   const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
   const std::int64_t heads_kv = heads_of(arguments.k);
   std::mutex mutex;

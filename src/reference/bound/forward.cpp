@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "call/eight_bit.h"
 #include "reference/bound/eight_bit.h"
@@ -41,16 +42,23 @@ struct LargestScore {
 HeadOperands operands_of(const ForwardArguments& arguments, const Head& head) {
   const SequenceRows& rows = head.rows;
   const std::int64_t head_kv = head.modifiers.head() / (heads_of(arguments.q) / heads_of(arguments.k));
-  const std::int64_t head_dim = head_dim_of(arguments.q);
+  std::int64_t head_dim = head_dim_of(arguments.q);
   const auto keys_of = [&](const ConstTensorView& view, const ConstTensorView& scales) {
     return is_eight_bit(view.dtype) ? stored_rows(view, scales, head, head_kv, arguments.q.dtype)
                                     : read_head(view, rows.first_k, rows.seqlen_k, head_kv);
   };
-  const std::vector<double> k = keys_of(arguments.k, arguments.k_descale);
+  std::vector<double> q = read_head(arguments.q, rows.first_q, rows.seqlen_q, head.modifiers.head());
+  std::vector<double> k = keys_of(arguments.k, arguments.k_descale);
+  std::vector<double> v = keys_of(arguments.v, arguments.v_descale);
+  if (arguments.qv.given()) {  // one product of longer rows
+    head_dim += head_dim_of(arguments.qv);
+    q = join_columns(q, read_head(arguments.qv, rows.first_q, rows.seqlen_q, head.modifiers.head()), rows.seqlen_q);
+    k = join_columns(k, v, rows.seqlen_k);
+  }
   return {.head_dim = head_dim,
-          .q = read_head(arguments.q, rows.first_q, rows.seqlen_q, head.modifiers.head()),
+          .q = std::move(q),
           .k_transposed = transpose(k, rows.seqlen_k, head_dim),
-          .v = keys_of(arguments.v, arguments.v_descale),
+          .v = std::move(v),
           .value_scales = {}};
 }
 

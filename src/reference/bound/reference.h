@@ -64,6 +64,7 @@ struct BackwardResult {
   BoundedTensor d_bias;                   // in d_bias's shape; empty where the call does not ask for it
   BoundedTensor d_sink;                   // [heads_q]; empty where the call does not ask for it
   std::vector<BoundedTensor> d_captures;  // in their shapes; empty those that the call does not ask for
+  BoundedTensor dqv;                      // empty where the call has no qv
 };
 
 /// O = dropout(softmax(mask(softcap(scale * Q K^T) + modifiers))) V, LSE and the largest scores, of a call that

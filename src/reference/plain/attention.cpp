@@ -40,7 +40,7 @@ std::vector<std::int64_t> visible_keys(const Head& head, std::int64_t i) {
   return keys;
 }
 
-/// s_ij and its derivative with respect to scale q_i.k_j: the softcap's and the text's.
+/// s_ij and its derivative with respect to scale (q_i.k_j + qv_i.v_j): the softcap's and the text's.
 struct Score {
   double value;
   double slope;
@@ -53,6 +53,7 @@ struct Score {
 Score score(const Head& head, std::int64_t i, std::int64_t j) {
   double product = 0.0;
   for (std::int64_t c = 0; c < head.q.columns; ++c) product += head.q(i, c) * head.k(j, c);
+  for (std::int64_t c = 0; c < head.qv.columns; ++c) product += head.qv(i, c) * head.v(j, c);
   Score s{head.scale * product, 1.0};
   if (head.options.softcap > 0.0F) {
     const double softcap = head.options.softcap;
@@ -145,7 +146,9 @@ HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix&
   HeadGradients out{.dq{head.q.rows, head.q.columns},
                     .dk{head.k.rows, head.k.columns},
                     .dv{head.v.rows, head.v.columns},
-                    .d_bias{head.q.rows, head.k.rows}};
+                    .d_bias{head.q.rows, head.k.rows},
+                    .d_captures = {},
+                    .dqv{head.q.rows, head.qv.columns}};
   for (std::int64_t i = 0; i < head.q.rows; ++i) {
     if (is_normalized(head) && output.lse[i] == -kInfinity) continue;
     // 1. D_i = do_i.o_i (eq. 4). As dLSE_i / ds_ij is P_ij, too, the gradient that comes in through LSE joins it.
@@ -163,7 +166,8 @@ HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix&
         dp += z * d_o(i, c) * head.v(j, c);
       }
       // 3. dS_ij = P_ij (dP_ij - D_i), or dP_ij where P_ij = s_ij; through the text the bias's gradient; back through
-      // softcap and scale, dq_i = sum_j dS_ij k_j (eq. 5) and dk_j = sum_i dS_ij q_i (eq. 6).
+      // softcap and scale, dq_i = sum_j dS_ij k_j (eq. 5) and dk_j = sum_i dS_ij q_i (eq. 6); likewise dqv_i, and a
+      // part of dv_j.
       const double ds = !is_normalized(head) ? (s.value == -kInfinity ? 0.0 : dp) : p == 0.0 ? 0.0 : p * (dp - d);
       out.d_bias(i, j) = ds == 0.0 ? 0.0 : ds * s.text_slope;
       if (wants_d_captures && ds != 0.0) {
@@ -175,6 +179,10 @@ HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix&
       for (std::int64_t c = 0; c < head.q.columns; ++c) {
         out.dq(i, c) += d_product * head.k(j, c);
         out.dk(j, c) += d_product * head.q(i, c);
+      }
+      for (std::int64_t c = 0; c < head.qv.columns; ++c) {
+        out.dqv(i, c) += d_product * head.v(j, c);
+        out.dv(j, c) += d_product * head.qv(i, c);
       }
     }
     // 4. The sink has a probability and dP = 0.

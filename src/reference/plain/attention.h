@@ -39,6 +39,7 @@ struct Head {
   const AttentionOptions& options;
   HeadModifiers modifiers;            // ALiBi, bias, sink, block mask and dropout
   std::optional<PartPositions> part;  // none: the sequence is whole
+  Matrix qv{0, 0};                    // seqlen_q x head_dim_v, whose products with V join those of Q and K; or empty
 };
 
 struct HeadOutput {
@@ -74,6 +75,7 @@ struct HeadGradients {
   Matrix d_bias;  // seqlen_q x seqlen_k
   double d_sink = 0.0;
   std::vector<CaptureGradient> d_captures;
+  Matrix dqv;
 };
 
 /// O = softmax(S) V and LSE.

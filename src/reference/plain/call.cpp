@@ -32,6 +32,12 @@ ConstTensorView tree_mask_of(const Arguments&) {
   return {};
 }
 
+template <class Arguments>
+ConstTensorView qv_of(const Arguments& arguments) {
+  if constexpr (requires { arguments.qv; }) return arguments.qv;
+  return {};
+}
+
 /// What the products of Q and K of a sequence that has `keys` keys are multiplied by.
 double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t keys) {
   const double scale =
@@ -46,6 +52,8 @@ template <class Arguments, class Visit>
 void for_each_head(const Arguments& arguments, const AttentionOptions& options, const Visit& visit) {
   const ConstTensorView& q = arguments.q;
   const ConstTensorView& k = arguments.k;
+  const ConstTensorView qv = qv_of(arguments);
+  const std::int64_t columns = head_dim_of(q) + (qv.given() ? head_dim_of(qv) : 0);
   const std::int64_t heads_q = heads_of(q);
   for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
     for (std::int64_t h = 0; h < heads_q; ++h) {
@@ -55,10 +63,11 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
           .q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
           .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_kv),
           .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_kv),
-          .scale = product_scale(options, head_dim_of(q), rows.seqlen_k),
+          .scale = product_scale(options, columns, rows.seqlen_k),
           .options = options,
           .modifiers = modifiers.with_tree(tree_mask_of(arguments), rows.first_q),
-          .part = rows.is_part ? std::optional(PartPositions{rows.position_q, rows.position_k}) : std::nullopt};
+          .part = rows.is_part ? std::optional(PartPositions{rows.position_q, rows.position_k}) : std::nullopt,
+          .qv = qv.given() ? read_matrix(qv, rows.first_q, rows.seqlen_q, h) : Matrix{0, 0}};
       visit(head, rows, h, head_kv);
     }
   }
@@ -116,7 +125,8 @@ Gradients backward(const BackwardArguments& arguments, const AttentionOptions& o
                 .dv = zeros(arguments.dv),
                 .d_bias = zeros(arguments.d_bias),
                 .d_sink = zeros(arguments.d_sink),
-                .d_captures = {}};
+                .d_captures = {},
+                .dqv = zeros(arguments.dqv)};
   for (const TensorView& gradient : arguments.d_captures) out.d_captures.push_back(zeros(gradient));
   for_each_head(
       arguments, options, [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_kv) {
@@ -127,6 +137,7 @@ Gradients backward(const BackwardArguments& arguments, const AttentionOptions& o
         const Matrix d_o = read_matrix(arguments.d_o, rows.first_q, rows.seqlen_q, h);
         const HeadGradients of_head = backward(head, forward(head), d_o, d_lse, !arguments.d_captures.empty());
         add_head(of_head.dq, rows.first_q, h, heads_q, out.dq);
+        if (arguments.qv.given()) add_head(of_head.dqv, rows.first_q, h, heads_q, out.dqv);
         add_head(of_head.dk, rows.first_k, head_kv, heads_kv, out.dk);
         add_head(of_head.dv, rows.first_k, head_kv, heads_kv, out.dv);
         for (const CaptureGradient& one : of_head.d_captures) {

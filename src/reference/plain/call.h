@@ -29,6 +29,7 @@ struct Gradients {
   std::vector<double> d_bias;
   std::vector<double> d_sink;
   std::vector<std::vector<double>> d_captures;  // empty where none is wanted
+  std::vector<double> dqv;
 };
 
 /// What strobe::forward computes, of host tensors.

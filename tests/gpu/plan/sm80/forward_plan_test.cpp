@@ -169,8 +169,11 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
         p.chunk = 32;
       }),
       "dropout with a bias, window or chunk, head_dim_v 128 and q in float32: the sm80 kernels take up to 64 then");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.has_qv = true; }),
+            "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
+            "or take the cpu engine");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
-            "head_dim is 264: the gpu engine takes multiples of 8 up to 256");
+            "head_dim is 264: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 576");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.dtype = DType::int8;
               p.eight_bit.q_rows = 1;

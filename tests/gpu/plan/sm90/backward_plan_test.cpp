@@ -327,8 +327,11 @@ TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
   };
   EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
             "q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.has_qv = true; }),
+            "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
+            "or take the cpu engine");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
-            "head_dim is 264: the gpu engine takes multiples of 8 up to 256");
+            "head_dim is 264: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 576");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;
