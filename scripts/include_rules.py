@@ -100,7 +100,14 @@ ALLOWED = {
         "src/cpu/engine.h",
         "src/gpu/engine.h",
     ],
-    "src/api": [PUBLIC, "src/call", "src/engine", "src/expression/formula.h", "src/kernels/math/philox.h"],
+    "src/api": [
+        PUBLIC,
+        "src/call",
+        "src/engine",
+        "src/expression/formula.h",
+        "src/expression/json.h",
+        "src/kernels/math/philox.h",
+    ],
     # checked.h is the one type of sizes, tensors.h the one list of a call's tensors, everywhere.
     "python": [PUBLIC, *(f"src/call/{name}.h" for name in ("checked", "option_fields", "row_format", "tensors"))],
     # Programs hold device memory through the driver that the library opens, and compare with the reference.

@@ -10,11 +10,22 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "call/problem_text.h"
+#include "expression/json.h"
 
 namespace strobe::api {
 namespace {
+
+std::string line_of(const AttentionProblem& problem) {
+  std::string line = call_text(problem);
+  if (problem.expression.given()) {
+    const std::string texts = expression::json_of(*problem.expression.formula, problem.expression.gradients);
+    line.insert(line.size() - 1, fmt::format(", \"expression\": {}", texts));
+  }
+  return line + '\n';
+}
 
 /// One call at a time is written, and the same one once.
 class Recorder {
@@ -25,7 +36,7 @@ class Recorder {
   }
 
   void add(const AttentionProblem& problem) {
-    std::string line = call_text(problem) + '\n';
+    const std::string line = line_of(problem);
     const std::lock_guard lock(mutex_);
     if (file_ < 0 || lines_.size() == kMostLines || !lines_.insert(line).second) return;
     // One write: lines of processes that share the file stay whole.
@@ -60,7 +71,6 @@ Recorder* recorder() {
 }  // namespace
 
 void record(const AttentionProblem& problem) {
-  if (problem.expression.given()) return;  // texts are not recorded
   if (Recorder* const wanted = recorder()) wanted->add(problem);
 }
 

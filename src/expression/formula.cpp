@@ -178,6 +178,8 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
                               formula->reads_.size(), kMostReads));
   }
   formula->hash_ = formula->hash_of_all();
+  formula->score_text_ = score;
+  formula->mask_text_ = mask;
   for (const Capture& capture : captures) {
     formula->text_ += fmt::format("{} {} of {} dimensions; ", name_of(capture.dtype), capture.name, capture.rank);
   }

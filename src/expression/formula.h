@@ -67,6 +67,10 @@ class Formula {
   Variables score_variables() const { return score_ ? dependencies(graph_)[*score_] : 0U; }
   Variables mask_variables() const { return mask_ ? dependencies(graph_)[*mask_] : 0U; }
 
+  /// As they were given; empty where there is none.
+  const std::string& score_text() const { return score_text_; }
+  const std::string& mask_text() const { return mask_text_; }
+
   /// The captures' names, types and ranks and the texts: what identifies a formula, and what is printed of a call.
   const std::string& text() const { return text_; }
   /// The same for texts that say the same in another order.
@@ -87,7 +91,7 @@ class Formula {
   std::optional<Id> score_, mask_, written_score_, written_mask_;
   Id slope_ = 0;
   std::vector<Read> reads_;
-  std::string text_;
+  std::string score_text_, mask_text_, text_;
   std::uint64_t hash_ = 0;
 };
 

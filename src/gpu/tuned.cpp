@@ -45,6 +45,7 @@ std::string tuned_name(std::string_view family, const AttentionProblem& problem)
 PlannedChoice tuned_choice(std::string_view family, const AttentionProblem& problem,
                            const runtime::CudaDevice& device) {
   if (problem.row_invariant && problem.pass == Pass::forward) return {};
+  if (problem.expression.given()) return {};  // names do not tell texts apart
   const auto& entries = runtime::tuned_choices(device).table.entries;
   if (entries.empty()) return {};
   const auto found = entries.find(tuned_name(family, problem));

@@ -7,7 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "files.h"
+#include "io/npy.h"
 #include "program.h"
 #include "runtime/temporary_folder.h"
 
@@ -59,6 +62,49 @@ TEST_F(CompileCommand, ReadsWhatARunRecorded) {
   EXPECT_EQ(report["calls"], 1);
   EXPECT_EQ(report["kernels"], 1);
   EXPECT_EQ(report["device"], "H100");
+}
+
+TEST_F(CompileCommand, ReadsTheTextsOfARecordedCall) {
+  const std::string slope = path("slope.npy");
+  ASSERT_TRUE(io::write_npy(slope, normal_tensor(DType::float32, {8}, 1)).ok());
+  const std::vector<std::string> texts = {
+      "--score", "score + slope[head]\t* (k - q)", "--mask-text", "k <= q || k < 4", "--capture", "slope=" + slope};
+  std::vector<std::string> explain{"explain", "--seqlen", "64", "--head-dim", "64", "--dtype", "float16", "--backward"};
+  explain.insert(explain.end(), texts.begin(), texts.end());
+  ASSERT_EQ(run_program(explain).exit_code, 0);
+  EXPECT_TRUE(contains(recorded(),
+                       R"~("expression": {"score": "score + slope[head] * (k - q)", "mask": "k <= q || k < 4", )~"
+                       R"~("captures": [{"name": "slope", "dtype": "float32", "rank": 1}]})~"))
+      << recorded();
+  std::string with_gradient = recorded();
+  const std::string captures = R"("rank": 1}])";
+  with_gradient.insert(with_gradient.find(captures) + captures.size(), R"(, "gradients": 1)");
+  const auto result =
+      run_program({"compile", "--recorded", write("calls", with_gradient), "--device", "a100", "--json", "-"});
+  if (result.exit_code == 3) GTEST_SKIP() << result.err;
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+  EXPECT_EQ(report["without_kernels"], nlohmann::json::object());
+  EXPECT_TRUE(contains(report["compiled"].dump(), "sm80 backward, captures")) << report["compiled"];
+}
+
+TEST_F(CompileCommand, SaysWhatIsWrongWithTexts) {
+  const std::string start = R"({"batch": 1, "heads_q": 8, "heads_kv": 8, "head_dim": 64, "head_dim_v": 64, )"
+                            R"("seqlen_q": 1, "seqlen_k": 96, "total_q": 1, "total_k": 96, "expression": )";
+  const auto expect_error = [&](const std::string& expression, const std::string& words) {
+    const std::string calls = write("calls", start + expression + "}\n");
+    expect_rejection(run_program({"compile", "--recorded", calls, "--device", "a100"}), 2, words);
+  };
+  expect_error("3", "line 1: expression is 3");
+  expect_error("{}", "neither a score nor a mask is given");
+  expect_error(R"({"score": 3})", "score is 3: it must be a string");
+  expect_error(R"({"score": "score + slop"})", "unknown name `slop`");
+  expect_error(R"({"score": "score + a[q]", "captures": [{"name": "a"}]})", "a name, a dtype and a rank are expected");
+  expect_error(R"({"score": "score + a[q]", "captures": [{"name": "a", "dtype": "float", "rank": 1}]})", "dtype is");
+  const std::string config = write("config", R"({"num_attention_heads": 8, "hidden_size": 512})");
+  expect_rejection(run_program({"compile", "--config", config, "--device", "a100", "--score", "score + slop"}), 2,
+                   "unknown name `slop`");
+  expect_rejection(run_program({"compile", "--recorded", config, "--score", "score"}), 2, "--score requires --config");
 }
 
 TEST_F(CompileCommand, WritesAPackThatTheLibraryReads) {

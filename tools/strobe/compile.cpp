@@ -20,6 +20,7 @@
 #include "io/atomic_file.h"
 #include "json_flag.h"
 #include "model_calls.h"
+#include "modifiers.h"
 #include "option_calls.h"
 #include "output.h"
 #include "parallel_compile.h"
@@ -36,6 +37,8 @@ constexpr const char* kCompileFooter = R"(Examples:
                                                     where no GPU is: an image, say
   strobe compile --config config.json --device h100 --pack model.archive
                                                     a file for STROBE_KERNELS
+  strobe compile --config config.json --mask-text "document[k] == document[q]" \
+    --capture document=document.npy                 the model's calls with a text
 
 What is compiled goes to the cache that the library reads (STROBE_CACHE_DIR).
 A GPU's kernels depend on it and on the CUDA version of its driver.)";
@@ -46,6 +49,7 @@ struct CompileFlags {
   bool combinations = false;
   std::string pack;
   bool training = false;
+  TextFlags texts;
   std::string device;
   std::string driver;
   unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
@@ -99,6 +103,16 @@ Result<Target> target_of(const CompileFlags& flags) {
   return target;
 }
 
+/// With a gradient of every capture that may have one.
+AttentionProblem with_texts(AttentionProblem call, const Expression* expression) {
+  if (expression == nullptr) return call;
+  call.expression.formula = expression->function.formula();
+  for (int i = 0; call.pass == Pass::backward && i < static_cast<int>(expression->captures.size()); ++i) {
+    if (expression->function.has_gradient(i)) call.expression.gradients |= 1U << static_cast<unsigned>(i);
+  }
+  return call;
+}
+
 Result<std::vector<AttentionProblem>> calls_of(const CompileFlags& flags) {
   std::vector<AttentionProblem> calls;
   if (flags.combinations) calls = option_calls();
@@ -110,7 +124,9 @@ Result<std::vector<AttentionProblem>> calls_of(const CompileFlags& flags) {
   if (flags.config.empty()) return calls;
   const Result<std::vector<AttentionProblem>> model = model_calls(flags.config, flags.training);
   if (!model.ok()) return model.status();
-  calls.insert(calls.end(), model->begin(), model->end());
+  const Result<std::shared_ptr<const Expression>> expression = flags.texts.read();
+  if (!expression.ok()) return expression.status();
+  for (const AttentionProblem& call : *model) calls.push_back(with_texts(call, expression->get()));
   return calls;
 }
 
@@ -126,7 +142,9 @@ Wanted kernels_of_all(const std::vector<AttentionProblem>& calls, const Target& 
     const Result<std::vector<runtime::Variant>> needed = gpu::kernels_of(call, target.name, target.shape);
     if (!needed.ok()) ++wanted.lacking[needed.status().message()];
     if (!needed.ok()) continue;
-    for (const runtime::Variant& kernel : *needed) kernels.emplace(kernel.architecture + kernel.expression, kernel);
+    for (const runtime::Variant& kernel : *needed) {
+      kernels.emplace(kernel.architecture + kernel.expression + kernel.code, kernel);
+    }
   }
   for (auto& [key, kernel] : kernels) wanted.kernels.push_back(std::move(kernel));
   return wanted;
@@ -218,6 +236,8 @@ void add_compile_command(CLI::App& app, ExitCode& exit_code) {
   sources.require_option(1, 3);
   command.add_flag("--training", flags->training, "the model's forwards and backwards, in the place of its decodes")
       ->needs(config);
+  flags->texts.add_to(command);
+  for (const char* const name : {"--score", "--mask-text", "--capture"}) command.get_option(name)->needs(config);
   command.add_option("--device", flags->device, "the GPU; default: this machine's first")
       ->check(CLI::IsMember(device_names()))
       ->type_name("NAME");

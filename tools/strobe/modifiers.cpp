@@ -26,13 +26,14 @@ ScoreModifiers Modifiers::views() const {
   return views;
 }
 
-namespace {
-
-/// What the texts are, with the files of --capture.
-Result<std::shared_ptr<const Expression>> read_expression(const ModifierFlags& flags) {
+Result<std::shared_ptr<const Expression>> TextFlags::read() const {
+  if (!given()) return std::shared_ptr<const Expression>();
+  if (score.empty() && mask_text.empty()) {
+    return Status(StatusCode::invalid_argument, "--capture is given without a text: give --score or --mask-text, too");
+  }
   std::vector<CaptureType> types;
   std::vector<io::HostTensor> tensors;
-  for (const std::string& capture : flags.captures) {
+  for (const std::string& capture : captures) {
     const std::size_t equals = capture.find('=');
     if (equals == 0 || equals == std::string::npos) {
       return Status(StatusCode::invalid_argument, fmt::format("--capture {}: give NAME=FILE", capture));
@@ -42,24 +43,15 @@ Result<std::shared_ptr<const Expression>> read_expression(const ModifierFlags& f
     types.push_back({capture.substr(0, equals), tensor->dtype, static_cast<int>(tensor->shape.size())});
     tensors.push_back(std::move(*tensor));
   }
-  Result<ScoreFunction> function = ScoreFunction::parse(flags.score, flags.mask_text, std::move(types));
+  Result<ScoreFunction> function = ScoreFunction::parse(score, mask_text, std::move(types));
   if (!function.ok()) return function.status();
   const auto expression = std::make_shared<Expression>(Expression{*function, std::move(tensors), {}});
   for (const io::HostTensor& tensor : expression->captures) expression->views.emplace_back(view(tensor));
   return std::shared_ptr<const Expression>(expression);
 }
 
-}  // namespace
-
-void ModifierFlags::add_to(CLI::App& command) {
+void TextFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
-  const auto add_file = [&](const char* name, std::string& value, const char* text) {
-    command.add_option(name, value, text)->type_name("FILE")->group(group);
-  };
-  command.add_flag("--alibi", alibi, "scores fall with the distance, by the ALiBi paper's slopes")->group(group);
-  add_file("--bias", bias, "added to the scores (.npy): [batch or 1, heads or 1, queries, keys]");
-  add_file("--sink", sink, "a logit of each head without a value (.npy): [heads] float32");
-  add_file("--block-mask", block_mask, "visible blocks (.npy, uint8): [batch or 1, heads or 1, blocks, blocks]");
   const auto add_text = [&](const char* name, std::string& value, const char* text) {
     command.add_option(name, value, text)->type_name("TEXT")->group(group);
   };
@@ -70,6 +62,18 @@ void ModifierFlags::add_to(CLI::App& command) {
       ->type_name("NAME=FILE")
       ->allow_extra_args(false)
       ->group(group);
+}
+
+void ModifierFlags::add_to(CLI::App& command) {
+  const char* const group = "Attention";
+  const auto add_file = [&](const char* name, std::string& value, const char* text) {
+    command.add_option(name, value, text)->type_name("FILE")->group(group);
+  };
+  command.add_flag("--alibi", alibi, "scores fall with the distance, by the ALiBi paper's slopes")->group(group);
+  add_file("--bias", bias, "added to the scores (.npy): [batch or 1, heads or 1, queries, keys]");
+  add_file("--sink", sink, "a logit of each head without a value (.npy): [heads] float32");
+  add_file("--block-mask", block_mask, "visible blocks (.npy, uint8): [batch or 1, heads or 1, blocks, blocks]");
+  texts.add_to(command);
   add_number(command, "--block-size", block_size, "queries and keys of a block: 64 or 128")
       ->type_name("N")
       ->capture_default_str()
@@ -90,13 +94,9 @@ Result<Modifiers> ModifierFlags::read(std::int64_t heads_q) const {
   if (Status status = read(bias, modifiers.bias); !status.ok()) return status;
   if (Status status = read(sink, modifiers.sink); !status.ok()) return status;
   if (Status status = read(block_mask, modifiers.block_mask); !status.ok()) return status;
-  if (!score.empty() || !mask_text.empty()) {
-    Result<std::shared_ptr<const Expression>> expression = read_expression(*this);
-    if (!expression.ok()) return expression.status();
-    modifiers.expression = std::move(*expression);
-  } else if (!captures.empty()) {
-    return Status(StatusCode::invalid_argument, "--capture is given without a text: give --score or --mask-text, too");
-  }
+  Result<std::shared_ptr<const Expression>> expression = texts.read();
+  if (!expression.ok()) return expression.status();
+  modifiers.expression = std::move(*expression);
   return modifiers;
 }
 
@@ -106,8 +106,8 @@ std::string ModifierFlags::describe() const {
   if (!bias.empty()) text += ", bias";
   if (!sink.empty()) text += ", sink";
   if (!block_mask.empty()) text += ", block mask";
-  if (!score.empty()) text += fmt::format(", score {}", score);
-  if (!mask_text.empty()) text += fmt::format(", mask {}", mask_text);
+  if (!texts.score.empty()) text += fmt::format(", score {}", texts.score);
+  if (!texts.mask_text.empty()) text += fmt::format(", mask {}", texts.mask_text);
   return text;
 }
 

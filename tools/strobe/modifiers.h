@@ -29,13 +29,24 @@ struct Modifiers {
   ScoreModifiers views() const;
 };
 
-/// --alibi, --bias, --sink, --block-mask, --block-size, --score, --mask-text and --capture.
+/// --score, --mask-text and --capture.
+struct TextFlags {
+  std::string score, mask_text;
+  std::vector<std::string> captures;  // "name=file"
+
+  bool given() const { return !score.empty() || !mask_text.empty() || !captures.empty(); }
+  void add_to(CLI::App& command);
+
+  /// What the texts are, with the files of --capture; null where nothing is given.
+  Result<std::shared_ptr<const Expression>> read() const;
+};
+
+/// --alibi, --bias, --sink, --block-mask, --block-size, and the texts' flags.
 struct ModifierFlags {
   bool alibi = false;
   std::string bias, sink, block_mask;
   std::int64_t block_size = 128;
-  std::string score, mask_text;
-  std::vector<std::string> captures;  // "name=file"
+  TextFlags texts;
 
   void add_to(CLI::App& command);
 

@@ -22,6 +22,9 @@ Status invalid(const std::string& message) { return {StatusCode::invalid_argumen
 template <class Struct>
 Status read_fields(const CallJson& json, Struct& value);
 
+template <class Value>
+Status read(const std::string& name, const CallJson& json, Value& value);
+
 Status read(const std::string& name, const CallJson& json, bool& value) {
   if (!json.is_boolean()) return invalid(fmt::format("{} is {}: it must be true or false", name, json.dump()));
   value = json.get<bool>();
@@ -43,6 +46,54 @@ Status read(const std::string& name, const CallJson& json, float& value) {
   return {};
 }
 
+/// A string field that may be left out.
+Result<std::string> text_of(const CallJson& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end()) return std::string();
+  if (found->is_string()) return found->get<std::string>();
+  return invalid(fmt::format("{} is {}: it must be a string", name, found->dump()));
+}
+
+Result<CaptureType> capture_of(const CallJson& json) {
+  if (json.is_object() && json.size() == 3 && json.contains("name") && json["name"].is_string()) {
+    CaptureType capture{.name = json["name"].get<std::string>()};
+    std::int64_t rank = -1;
+    Status status = json.contains("dtype") ? read("dtype", json["dtype"], capture.dtype) : Status();
+    if (status.ok() && json.contains("rank")) status = read("rank", json["rank"], rank);
+    capture.rank = static_cast<int>(rank);
+    return status.ok() ? Result<CaptureType>(std::move(capture)) : status;
+  }
+  return invalid(fmt::format("captures has {}: a name, a dtype and a rank are expected", json.dump()));
+}
+
+/// Texts are parsed again.
+Status read(const std::string& name, const CallJson& json, ExpressionShape& value) {
+  if (!json.is_object()) return invalid(fmt::format("{} is {}", name, json.dump()));
+  const Result<std::string> score = text_of(json, "score");
+  const Result<std::string> mask = text_of(json, "mask");
+  for (const Result<std::string>* text : {&score, &mask}) {
+    if (!text->ok()) return text->status();
+  }
+  std::vector<CaptureType> captures;
+  for (const CallJson& each : json.value("captures", CallJson::array())) {
+    Result<CaptureType> capture = capture_of(each);
+    if (!capture.ok()) return capture.status();
+    captures.push_back(std::move(*capture));
+  }
+  const Result<ScoreFunction> function = ScoreFunction::parse(*score, *mask, captures);
+  if (!function.ok()) return function.status();
+  std::int64_t gradients = 0;
+  if (json.contains("gradients")) {
+    if (Status status = read("gradients", json["gradients"], gradients); !status.ok()) return status;
+  }
+  for (std::size_t i = 0; i < captures.size(); ++i) {
+    const bool wanted = (gradients >> i & 1) != 0;
+    if (wanted && function->has_gradient(static_cast<int>(i))) value.gradients |= 1U << i;
+  }
+  value.formula = function->formula();
+  return {};
+}
+
 template <class Value>
 Status read(const std::string& name, const CallJson& json, Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -51,7 +102,7 @@ Status read(const std::string& name, const CallJson& json, Value& value) {
     if (at == names.end()) return invalid(fmt::format("{} is {}, which is none", name, json.dump()));
     value = static_cast<Value>(at - names.begin());
     return {};
-  } else if constexpr (std::is_same_v<Value, Device> || std::is_same_v<Value, ExpressionShape>) {
+  } else if constexpr (std::is_same_v<Value, Device>) {
     return invalid(fmt::format("{} is given: recorded calls have none", name));
   } else {
     return json.is_object() ? read_fields(json, value) : invalid(fmt::format("{} is {}", name, json.dump()));

@@ -73,7 +73,7 @@ Status check_standard_input(const RunFlags& flags) {
                                   &flags.modifiers.sink, &flags.modifiers.block_mask}) {
     if (*path == kStandardInput) ++readers;
   }
-  for (const std::string& capture : flags.modifiers.captures) {
+  for (const std::string& capture : flags.modifiers.texts.captures) {
     if (capture.ends_with(fmt::format("={}", kStandardInput))) ++readers;
   }
   if (readers < 2) return {};

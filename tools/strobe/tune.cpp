@@ -110,6 +110,10 @@ TuneCalls calls_of(const std::vector<AttentionProblem>& problems, const gpu::Thi
   TuneCalls all;
   std::map<std::string, bool> known;
   for (const AttentionProblem& problem : problems) {
+    if (const Status tuned = check_tuned(problem); !tuned.ok()) {
+      ++all.lacking[tuned.message()];
+      continue;
+    }
     Result<gpu::CallCandidates> choices = gpu::candidates_of(problem, device.name, device.shape);
     if (!choices.ok()) {
       ++all.lacking[choices.status().message()];

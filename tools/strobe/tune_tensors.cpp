@@ -14,16 +14,6 @@
 namespace strobe::program {
 namespace {
 
-Status check_tuned(const AttentionProblem& p) {
-  for (const auto& [name, given] :
-       {std::pair{"8-bit inputs", p.eight_bit.given() || p.stored.given()}, std::pair{"left padding", p.has_leftpad_k},
-        std::pair{"entries of a cache", p.has_cache_batch_idx}, std::pair{"tree masks", p.has_tree_mask},
-        std::pair{"a gradient of the LSE", p.has_d_lse}, std::pair{"parts of sequences", p.has_offsets}}) {
-    if (given) return {StatusCode::unsupported, fmt::format("calls with {} are not tuned", name)};
-  }
-  return {};
-}
-
 template <class T>
 io::HostTensor filled(DType dtype, std::vector<std::int64_t> shape, T value) {
   io::HostTensor tensor = io::make_tensor(dtype, std::move(shape));
@@ -130,6 +120,17 @@ BackwardArguments TuneTensors::backward() {
   BackwardArguments arguments = tensors.backward();
   arguments.sequences = forward().sequences;
   return arguments;
+}
+
+Status check_tuned(const AttentionProblem& p) {
+  for (const auto& [name, given] :
+       {std::pair{"8-bit inputs", p.eight_bit.given() || p.stored.given()}, std::pair{"left padding", p.has_leftpad_k},
+        std::pair{"entries of a cache", p.has_cache_batch_idx}, std::pair{"tree masks", p.has_tree_mask},
+        std::pair{"a gradient of the LSE", p.has_d_lse}, std::pair{"parts of sequences", p.has_offsets},
+        std::pair{"score and mask texts", p.expression.given()}}) {
+    if (given) return {StatusCode::unsupported, fmt::format("calls with {} are not tuned", name)};
+  }
+  return {};
 }
 
 Result<TuneTensors> tune_tensors(const AttentionProblem& p) {

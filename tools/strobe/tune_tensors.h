@@ -22,7 +22,11 @@ struct TuneTensors {
   BackwardArguments backward();
 };
 
-/// unsupported, with what the call has that is not made up: 8 bits, left padding, entries, trees, gradients of the LSE.
+/// unsupported, with what the call has that is not made up: 8 bits, left padding, entries, trees, gradients of the LSE,
+/// parts of sequences, texts.
+Status check_tuned(const AttentionProblem& problem);
+
+/// Fails as check_tuned() does.
 Result<TuneTensors> tune_tensors(const AttentionProblem& problem);
 
 /// "backward, bfloat16, batch 1, heads 32 and 8, seqlen 8192, head_dim 128, causal".
