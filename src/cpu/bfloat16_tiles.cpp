@@ -4,16 +4,13 @@
 #include "call/heads.h"
 #include "cpu/bfloat16/scratch.h"
 #include "cpu/blocks.h"
-#include "expression/formula.h"
 
 namespace strobe::cpu {
 
 using bf16::kBlock;
 
 bool takes_bfloat16(const AttentionProblem& problem) {
-  if (problem.dtype != DType::bfloat16 || !is_normalized(problem) || problem.has_qv) return false;
-  const ExpressionShape& texts = problem.expression;
-  return !texts.given() || !texts.formula->has_mask() || texts.mask_is_option;
+  return problem.dtype == DType::bfloat16 && is_normalized(problem) && !problem.has_qv;
 }
 
 Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {

@@ -129,6 +129,7 @@ def main():
     check_positions()
     refused(NotImplementedError, "log_length is given", log_length=4)
     refused(NotImplementedError, 'row_invariant is given with scheme="ring"', row_invariant=True, scheme="ring")
+    refused(NotImplementedError, 'normalize is "none": parts are merged by their lse', normalize="none")
     refused(ValueError, "scheme is 'tree': it must be gather or ring", scheme="tree")
     sys.stdout.write("as on one device\n")
 

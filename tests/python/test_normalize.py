@@ -10,6 +10,7 @@ import strobe.jax
 import strobe.torch
 import torch
 from expression_reference import copies, draw
+from strobe._option_list import reject_texts
 from strobe.torch import ops
 
 B, SQ, SK, H, D = 2, 21, 33, 4, 16
@@ -134,6 +135,12 @@ def test_what_it_cannot_be():
         ops.operator_arguments(Q, K, V, {"normalize": "l1"})
     with pytest.raises(NotImplementedError, match="no engine has the JVP of scores that are not normalized"):
         torch.func.jvp(lambda q: strobe.torch.attention(q, K, V, normalize="none"), (Q,), (Q,))
+
+
+def test_parts_on_several_devices_have_no_lse_to_merge_by():
+    with pytest.raises(NotImplementedError, match='normalize is "none": ContextParallel merges parts by their lse'):
+        reject_texts("ContextParallel", {"normalize": "none"})
+    reject_texts("ContextParallel", {"normalize": "softmax", "score": None})
 
 
 def test_the_plan_says_so():

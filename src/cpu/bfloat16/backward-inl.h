@@ -68,6 +68,9 @@ class Bfloat16BackwardBlock {
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     row_begin_ = row_begin;
     rows_ = row_end - row_begin;
+    if (text_hides_all()) {
+      return pass_hidden_block(task_, queries_of_, bias_gradient_, row_begin, row_end, is_last_head_);
+    }
     padded_rows_ = round_up(rows_, bf16::kBlock);
     const Source queries{queries_of_.q, row_begin, rows_, task_.head_dim};
     const Source d_o{queries_of_.d_o, row_begin, rows_, task_.head_dim_v};
@@ -79,8 +82,9 @@ class Bfloat16BackwardBlock {
     const bool uniform =
         scratch_.visible_begin[rows_ - 1] <= task_.key_begin && scratch_.visible_end[0] >= task_.key_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
-    const bool hidden_poison = !uniform && !(keys_finite_ && all_finite(scratch_.queries, padded_rows_ * d_) &&
-                                             all_finite(scratch_.d_o, padded_rows_ * dv_));
+    const bool hidden_poison =
+        (!uniform || has_text_mask()) && !(keys_finite_ && all_finite(scratch_.queries, padded_rows_ * d_) &&
+                                           all_finite(scratch_.d_o, padded_rows_ * dv_));
     bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
     differentiate();
     if (is_last_head_) bias_gradient_.pass(row_begin / task_.tiles.block_m + 1);
@@ -90,6 +94,20 @@ class Bfloat16BackwardBlock {
       for (std::int64_t key = 0; key < padded_keys_; key += bf16::kBlock) add_key_gradients(key);
     }
     add_query_gradient(hidden_poison);
+  }
+
+  bool has_text_mask() const { return queries_of_.expression.has_mask(); }
+
+  /// Every key of the block from the current rows.
+  bool text_hides_all() const {
+    const ExpressionPanel panel{.row = row_begin_,
+                                .rows = rows_,
+                                .group = queries_of_.q.group,
+                                .key = task_.key_begin,
+                                .keys = count_,
+                                .along = count_,
+                                .width = bf16::kBlock};
+    return tile_visibility(queries_of_.expression, panel) == TileVisibility::hidden;
   }
 
   void load_statistics() {
@@ -243,8 +261,8 @@ class Bfloat16BackwardBlock {
         const std::int64_t at = round_down(key, bf16::kTileRows) * padded_rows_ +
                                 row / bf16::kTileDepth * bf16::kTileElements +
                                 key % bf16::kTileRows * bf16::kTileDepth + row % bf16::kTileDepth;
-        add_multiple(to_float(scratch_.probability_rows[at]), d_o, task_.head_dim_v, scratch_.dv + key * dv_, 1);
-        add_multiple(to_float(scratch_.d_score_rows[at]), q, task_.head_dim, scratch_.dk + key * d_, 1);
+        add_weighted(to_float(scratch_.probability_rows[at]), d_o, task_.head_dim_v, scratch_.dv + key * dv_, 1);
+        add_weighted(to_float(scratch_.d_score_rows[at]), q, task_.head_dim, scratch_.dk + key * d_, 1);
       });
     }
   }
@@ -260,6 +278,11 @@ class Bfloat16BackwardBlock {
 
   static const bfloat16* row_of(const ConstRows& rows, std::int64_t row) {
     return static_cast<const bfloat16*>(rows.data) + rows.offset(row);
+  }
+
+  /// A factor of 0 is that of a pair that a text's mask hides; NaN is seen.
+  void add_weighted(float factor, const bfloat16* from, std::int64_t count, float* to, std::int64_t stride) const {
+    if (factor != 0.0F || !has_text_mask()) add_multiple(factor, from, count, to, stride);
   }
 
   static void add_multiple(float factor, const bfloat16* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to,
@@ -299,7 +322,7 @@ class Bfloat16BackwardBlock {
                                 key / bf16::kTileDepth * bf16::kTileElements;
         const float ds =
             to_float(pairs[key % bf16::kTileDepth / 2 * bf16::kTileDepth + row % bf16::kTileRows * 2 + key % 2]);
-        add_multiple(ds, row_of(task_.k, task_.key_begin + key), task_.head_dim, sums + row % bf16::kBlock,
+        add_weighted(ds, row_of(task_.k, task_.key_begin + key), task_.head_dim, sums + row % bf16::kBlock,
                      bf16::kBlock);
       });
     }

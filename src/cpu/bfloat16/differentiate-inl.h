@@ -179,7 +179,7 @@ class Differentiation {
     Vec ds = hn::Mul(whole, hn::Sub(dp, hn::Load(d, memory_.delta + query)));
     if constexpr (kChanged) {
       auto seen = visible_[v]->contains(key);
-      if (text_.given()) {  // a score of -inf hides its key, whatever the product holds
+      if (text_.given()) {  // a score of -inf, as a mask gives it, hides its key, whatever the product holds
         seen = hn::And(seen, hn::Ne(score, hn::Set(d, -kInfinity)));
         if (memory_.d_text != nullptr) hn::Store(hn::IfThenElseZero(seen, ds), d, memory_.d_text + at);
         ds = hn::Mul(ds, plain_nan(hn::Load(d, text_slopes_ + at)));
@@ -220,8 +220,8 @@ class Differentiation {
   const TermsPanel terms_;
   KeptPairs kept_;
   const float inverse_keep_;
-  const ExpressionTask& text_;  // of a score alone
-  const bool changed_;          // by anything but scale and LSE
+  const ExpressionTask& text_;
+  const bool changed_;  // by anything but scale and LSE
   std::optional<LaneInterval> visible_[kBlockVecs];
   std::optional<TermsLanes> lanes_[kBlockVecs];
   std::int64_t key_;

@@ -73,6 +73,7 @@ class Bfloat16ForwardBlock {
   /// Keys [key_begin, key_end) against every panel of queries.
   void tile(std::int64_t key_begin, std::int64_t key_end) {
     const std::int64_t count = key_end - key_begin;
+    if (seen_by_text(0, rows_, key_begin, count) == TileVisibility::hidden) return;
     key_begin_ = key_begin;
     count_ = count;
     packed_ = round_up(count, bf16::kBlock);
@@ -84,7 +85,7 @@ class Bfloat16ForwardBlock {
     const bool uniform = scratch_.visible_begin[rows_ - 1] <= key_begin && scratch_.visible_end[0] >= key_end &&
                          !task_.tree.reaches(key_end);
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
-    hidden_poison_ = !uniform && !all_finite(scratch_.values, packed_ * dv_);
+    hidden_poison_ = (!uniform || task_.expression.has_mask()) && !all_finite(scratch_.values, packed_ * dv_);
 
     Panel scored;    // waits for its softmax
     Panel weighted;  // waits for its product with V
@@ -114,10 +115,25 @@ class Bfloat16ForwardBlock {
                 .first = round_down(std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_), bf16::kBlock),
                 .last = std::clamp<std::int64_t>(end[bf16::kBlock - 1] - key_begin_, 0, count_)};
     if (panel.empty()) return {};
+    const TileVisibility seen =
+        seen_by_text(row, std::min(bf16::kBlock, rows_ - row), key_begin_ + panel.first, panel.last - panel.first);
+    if (seen == TileVisibility::hidden) return {};
+    panel.text_hides = seen == TileVisibility::partial;
     panel.last = round_up(panel.last, bf16::kBlock);
     panel.masked = begin[bf16::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last ||
                    task_.tree.reaches(key_begin_ + panel.last);
     return panel;
+  }
+
+  /// What a text shows of keys [key, key + keys) to `rows` rows of the block from `row` on.
+  TileVisibility seen_by_text(std::int64_t row, std::int64_t rows, std::int64_t key, std::int64_t keys) const {
+    return tile_visibility(task_.expression, {.row = task_.row_begin + row,
+                                              .rows = rows,
+                                              .group = task_.q.group,
+                                              .key = key,
+                                              .keys = keys,
+                                              .along = keys,
+                                              .width = bf16::kBlock});
   }
 
   void stage(const Panel& next, const Panel& scored, const Panel& weighted) {
@@ -143,7 +159,8 @@ class Bfloat16ForwardBlock {
   void add_values(const Panel& panel, const Between& between) {
     float* output = scratch_.output + panel.row * dv_;
     rescale_output(output, scratch_.rescale + panel.row);
-    if (panel.masked && hidden_poison_) return add_visible_values(panel, output);
+    const bool hides = panel.masked || task_.expression.has_mask();
+    if (hides && hidden_poison_) return add_visible_values(panel, output);
     const std::int64_t steps = (panel.last - panel.first) / bf16::kTileDepth;
     const bfloat16* probabilities = probabilities_of(panel) + panel.first * bf16::kTileRows;
     for (std::int64_t c = 0; c < dv_; c += bf16::kBlock) {
@@ -190,7 +207,9 @@ class Bfloat16ForwardBlock {
           const bfloat16 value =
               scratch_.values[round_down(c, bf16::kTileRows) * packed_ + key / bf16::kTileDepth * bf16::kTileElements +
                               c % bf16::kTileRows * bf16::kTileDepth + key % bf16::kTileDepth];
-          sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, hn::Set(d, to_float(value)), sum), sum);
+          auto seen = visible.contains(key);
+          if (task_.expression.has_mask()) seen = hn::And(seen, hn::Ne(p, hn::Zero(d)));  // NaN is seen
+          sum = hn::IfThenElse(seen, hn::MulAdd(p, hn::Set(d, to_float(value)), sum), sum);
         }
         hn::Store(sum, d, at);
       }

@@ -89,7 +89,7 @@ class Bfloat16RowNormalizing {
                                   .keys = keys,
                                   .along = bf16::kBlock,
                                   .width = bf16::kBlock};
-      transform_scores(task_.expression, pairs, false, scratch_.scores);
+      transform_scores(task_.expression, pairs, true, scratch_.scores);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
       const std::int64_t lane = v * kLanes;

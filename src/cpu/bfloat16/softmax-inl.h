@@ -23,9 +23,10 @@ namespace strobe::cpu::HWY_NAMESPACE {
 struct Panel {
   std::int64_t row = 0;  // of the block
   std::int64_t first = 0;
-  std::int64_t last = 0;  // multiples of kBlock, as first
-  bool masked = false;    // some pair is hidden
-  int half = 0;           // of the buffers: two panels are in flight
+  std::int64_t last = 0;    // multiples of kBlock, as first
+  bool masked = false;      // some pair is hidden
+  bool text_hides = false;  // by a text's mask
+  int half = 0;             // of the buffers: two panels are in flight
   bool empty() const { return first >= last; }
 };
 
@@ -142,7 +143,7 @@ class PanelSoftmax {
                                 .keys = std::min(panel_.last, terms_.keys) - panel_.first,
                                 .along = panel_.last - panel_.first,
                                 .width = bf16::kBlock};
-    transform_scores(text_, panel, false, memory_.scores + panel_.first * bf16::kBlock);
+    transform_scores(text_, panel, panel_.text_hides, memory_.scores + panel_.first * bf16::kBlock);
   }
 
   /// ALiBi, bias and masks, which make scores of the products of kPieceKeys keys from `key` on, and their maximum.
@@ -259,7 +260,7 @@ class PanelSoftmax {
   const SoftmaxMemory memory_;
   const ScoreScale& scale_;
   const TermsPanel terms_;
-  const ExpressionTask& text_;  // of a score alone
+  const ExpressionTask& text_;
   const float exponent_factor_;
   KeptPairs kept_;
   std::optional<LaneInterval> visible_[kBlockVecs];

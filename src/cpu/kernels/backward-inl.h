@@ -92,7 +92,9 @@ class BackwardBlock {
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t rows = row_end - row_begin;
     block_rows_ = round_up(rows, kRowMultiple);
-    if (text_.visibility(0, count_, row_begin, rows) == TileVisibility::hidden) return hidden_block(row_begin, row_end);
+    if (text_.visibility(0, count_, row_begin, rows) == TileVisibility::hidden) {
+      return pass_hidden_block(task_, queries_of_, bias_gradient_, row_begin, row_end, is_last_head_);
+    }
     prefetch_first_rows(task_.dtype, queries_of_.q, row_begin, rows, task_.head_dim);
     prefetch_first_rows(task_.dtype, queries_of_.d_o, row_begin, rows, task_.head_dim_v);
     pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_,
@@ -274,17 +276,6 @@ class BackwardBlock {
       hn::Store(hn::Zero(d), d, scratch_.scores + row * kPanel + lane);
       hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
     }
-  }
-
-  /// A block of rows that the text hides from every key of the task: others wait for its turns all the same.
-  void hidden_block(std::int64_t row_begin, std::int64_t row_end) {
-    bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
-    if (bias_gradient_.writes_all()) bias_gradient_.store_zeros(0, count_, row_begin, row_end);
-    if (is_last_head_) bias_gradient_.pass(row_begin / task_.tiles.block_m + 1);
-    std::atomic<std::int32_t>& turn = queries_of_.turn[row_begin / task_.tiles.block_m];
-    const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
-    wait_for_turn(turn, own);
-    pass_turn(turn, own, queries_of_.blocks, row_begin / queries_of_.q.group, task_.tiles.block_n, task_.visible.keys);
   }
 
   /// sums^T[column][key lanes] += left^T * right over rows [first, last).

@@ -143,6 +143,19 @@ void for_each_query_block(const BackwardTask& task, BackwardQueries& queries, Bi
   gradient.pass_all();
 }
 
+/// A block of rows that a text hides from every key of the task: others wait for its turns all the same.
+inline void pass_hidden_block(const BackwardTask& task, const BackwardQueries& queries, const BiasGradient& gradient,
+                              std::int64_t row_begin, std::int64_t row_end, bool is_last_head) {
+  const std::int64_t block = row_begin / task.tiles.block_m;
+  gradient.wait(row_end, queries.q.group, task.tiles.block_m);
+  if (gradient.writes_all()) gradient.store_zeros(0, task.key_end - task.key_begin, row_begin, row_end);
+  if (is_last_head) gradient.pass(block + 1);
+  const auto own = static_cast<std::int32_t>(task.key_begin / task.tiles.block_n);
+  wait_for_turn(queries.turn[block], own);
+  pass_turn(queries.turn[block], own, queries.blocks, row_begin / queries.q.group, task.tiles.block_n,
+            task.visible.keys);
+}
+
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
