@@ -267,6 +267,11 @@ std::vector<Row> rows() {
          calls.options.normalize = Normalization::none;
          calls.backward.lse = {};
        })},
+      {"[`qv`](docs/wide-heads.md#qv), a second product of the scores", with([](Calls& calls) {
+         calls.forward.qv = calls.forward.q;
+         calls.backward.qv = calls.backward.q;
+         calls.backward.dqv = calls.backward.dq;
+       })},
       {"LSE and its gradient", with([](Calls& calls) {
          calls.forward.lse = out(DType::float32, {kBatch, kHeads, kRows});
          calls.backward.d_lse = in(DType::float32, {kBatch, kHeads, kRows});

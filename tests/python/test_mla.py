@@ -200,3 +200,22 @@ def test_misuse_of_qv():
         attention(q, k, v, qv=qv, scale=torch.tensor(0.5))
     with pytest.raises(NotImplementedError, match="qv is given and sink requires a gradient: detach it"):
         attention(q, k, v, qv=qv, sink=torch.zeros(2, requires_grad=True))
+
+
+def test_compiled_graphs_take_qv_and_mla():
+    q, k, v, qv = (x.detach() for x in leaves((1, 3, 2, 8), (1, 4, 2, 8), (1, 4, 2, 6), (1, 3, 2, 6)))
+
+    def attend(q, k, v, qv):
+        return strobe.attention(q, k, v, qv=qv, causal=True)
+
+    torch.testing.assert_close(
+        torch.compile(attend, backend="aot_eager", fullgraph=True)(q, k, v, qv), attend(q, k, v, qv)
+    )
+
+    def absorb(q_latent, q_rope, cache):
+        return strobe.mla(q_latent, q_rope, cache, scale=0.25)
+
+    rows = torch.cat([v, k], dim=-1)[:, :, 0]
+    torch.testing.assert_close(
+        torch.compile(absorb, backend="aot_eager", fullgraph=True)(qv, q, rows), absorb(qv, q, rows)
+    )
