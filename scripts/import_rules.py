@@ -16,7 +16,7 @@ LAYERS = (
     ("strobe._append", "strobe._attention", "strobe._masks", "strobe._merge", "strobe._quantize", "strobe._sparse"),
     ("strobe.torch", "strobe.jax"),
     ("strobe._few_queries",),
-    ("strobe._appended", "strobe._forward", "strobe._mask_argument", "strobe._quantized"),
+    ("strobe._appended", "strobe._forward", "strobe._mask_argument", "strobe._quantized", "strobe._sparse_source"),
     ("strobe._frameworks",),
     ("strobe._documented", "strobe._expressions", "strobe._row_format"),
     ("strobe._option_list", "strobe._shapes", "strobe._threads"),

@@ -94,8 +94,8 @@ nb::dict ready_row_format(const std::string& name) {
 }
 
 nb::dict eight_bit_row_format(nb::handle element, nb::handle columns) {
-  return fields_of(eight_bit_rows(
-      named({"element", element}, RowElement::float4_e2m1, "float8_e4m3 or int8"), short_integer({"columns", columns})));
+  return fields_of(eight_bit_rows(named({"element", element}, RowElement::float4_e2m1, "float8_e4m3 or int8"),
+                                  short_integer({"columns", columns})));
 }
 
 std::string describe(nb::handle format) {
@@ -184,6 +184,40 @@ void forward(nb::handle q, const nb::list& sources, nb::handle o, nb::handle lse
   raise_if_failed(status);
 }
 
+/// `gradients` has a pair (dk, dv) for each source, dv None where V is part of K.
+void backward(nb::handle q, const nb::list& sources, nb::handle o, nb::handle lse, nb::handle sink,
+              nb::handle cu_seqlens_q, nb::handle scale, nb::handle softcap, nb::handle d_o, nb::handle d_lse,
+              nb::handle dq, const nb::list& gradients, nb::handle d_sink, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  SparseBackwardArguments arguments;
+  SparseForwardArguments& forward = arguments.forward;
+  forward.q = imports.view(q, {"q", kFloats});
+  read_sources(sources, imports, forward.sources);
+  const auto read_only = [](const ConstTensorView& view) {
+    return TensorView{const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.shape, view.strides};
+  };
+  forward.o = read_only(imports.view(o, {"o", kFloats}));
+  forward.lse = read_only(imports.view(lse, {"lse", "float32"}));
+  forward.sink = imports.view(sink, {"sink", "float32"});
+  forward.cu_seqlens_q = imports.view(cu_seqlens_q, {"cu_seqlens_q", kIntegers});
+  arguments.d_o = imports.view(d_o, {"d_o", kFloats});
+  arguments.d_lse = imports.view(d_lse, {"d_lse", "float32"});
+  arguments.dq = imports.view(dq, {"dq", kFloats, true});
+  for (std::size_t i = 0; i < std::min(gradients.size(), arguments.gradients.size()); ++i) {
+    arguments.gradients[i] = {imports.view(gradients[i][0], {"dk", kFloats, true}),
+                              imports.view(gradients[i][1], {"dv", kFloats, true})};
+  }
+  arguments.d_sink = imports.view(d_sink, {"d_sink", "float32", true});
+  const SparseOptions options = read_sparse_options(scale, softcap);
+  const CallOptions call = read_options(keywords, imports);
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = sparse_backward(arguments, options, call.execution);
+  }
+  raise_if_failed(status);
+}
+
 }  // namespace
 
 void bind_sparse(nb::module_& module) {
@@ -197,6 +231,10 @@ void bind_sparse(nb::module_& module) {
   module.def("sparse_forward", &forward, nb::arg("q").none(), nb::arg("sources"), nb::arg("o").none(),
              nb::arg("lse").none(), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),
              nb::arg("softcap").none(), nb::arg("options"));
+  module.def("sparse_backward", &backward, nb::arg("q").none(), nb::arg("sources"), nb::arg("o").none(),
+             nb::arg("lse").none(), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),
+             nb::arg("softcap").none(), nb::arg("d_o").none(), nb::arg("d_lse").none(), nb::arg("dq").none(),
+             nb::arg("gradients"), nb::arg("d_sink").none(), nb::arg("options"));
 }
 
 }  // namespace strobe::python

@@ -18,7 +18,8 @@ from strobe._quantize import QuantizationPlan, plan_quantization, quantize
 from strobe._quantized import Quantized
 from strobe._row_format import RowFormat, RowPart
 from strobe._shared_prefix import shared_prefix_attention
-from strobe._sparse import SparseSource, sparse_attention
+from strobe._sparse import sparse_attention
+from strobe._sparse_source import SparseSource
 from strobe._threads import get_threads, set_threads
 
 __all__ = [

@@ -133,3 +133,19 @@ def sparse_forward(
     softcap: float,
     **options: Any,
 ) -> None: ...
+def sparse_backward(
+    q: Tensor,
+    sources: list[Any],
+    o: Tensor,
+    lse: Tensor,
+    sink: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    d_o: Tensor,
+    d_lse: Tensor | None,
+    dq: Tensor,
+    gradients: list[tuple[Tensor, Tensor | None]],
+    d_sink: Tensor | None,
+    **options: Any,
+) -> None: ...

@@ -2,6 +2,7 @@
 """What a row of a cache holds, as a value."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from strobe import _core
@@ -101,3 +102,30 @@ class RowFormat:
         Element times scale in float32, rounded to the dtype of rows. On the CPU.
         """
         _core.decode_rows(cache, rows, self, threads=threads)
+
+
+def to_text(row_format: RowFormat | None) -> str:
+    """A format as an argument of an operator; none is empty."""
+    if row_format is None:
+        return ""
+    parts = [
+        f"{part.element},{part.columns},{part.offset},{part.scale},{part.scale_columns},{part.scale_offset}"
+        for part in row_format.parts
+    ]
+    sizes = f"{row_format.row_bytes},{row_format.head_dim_v},{row_format.tail_bytes},{row_format.alignment}"
+    return ";".join([sizes, *parts])
+
+
+@cache
+def from_text(text: str) -> RowFormat | None:
+    """The reverse."""
+    if not text:
+        return None
+    sizes, *parts = (field.split(",") for field in text.split(";"))
+    return RowFormat(
+        tuple(
+            RowPart(element, int(columns), int(offset), None if scale == "None" else scale, int(group), int(at))
+            for element, columns, offset, scale, group, at in parts
+        ),
+        *map(int, sizes),
+    )

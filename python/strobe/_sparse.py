@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over lists of keys."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from strobe import _core
@@ -9,26 +8,9 @@ from strobe._frameworks import check_outputs, framework_of, mark_written
 from strobe._options import Tensor
 from strobe._row_format import RowFormat
 from strobe._shapes import lse_shape, shape_of
+from strobe._sparse_source import SparseSource, value_columns
 
-NOT_RECORDED = "a sparse call does not have: detach it"
-
-
-@dataclass(slots=True)
-class SparseSource:
-    """Keys and values, and which of them each query reads: ``extra`` of ``sparse_attention``, which describes them."""
-
-    k: Tensor
-    v: Tensor | None = None
-    indices: Tensor | None = None
-    k_format: RowFormat | None = None
-    v_format: RowFormat | None = None
-    topk_length: Tensor | None = None
-    block_size: int = 1
-    cu_seqlens_k: Tensor | None = None
-    page_table: Tensor | None = None
-    seqused_k: Tensor | None = None
-    in_pool: bool = False
-    causal: bool = False
+NOT_RECORDED = "strobe.sparse_attention does not record: call strobe.torch.sparse_attention"
 
 
 def sparse_attention(
@@ -73,8 +55,8 @@ def sparse_attention(
     ``extra`` has more keys with lists of their own: one softmax goes over both. ``sink`` float32 [heads_q] joins every
     row without a value. A query that reads no key has o = 0 and lse = -inf, or the sink.
 
-    There are no gradients. On the CPU alone: NotImplementedError on GPUs. Raises ValueError
-    for tensors that contradict this and for numbers out of range, TypeError for what are no tensors.
+    There are no gradients: strobe.torch.sparse_attention has them. On the CPU alone: NotImplementedError on GPUs.
+    Raises ValueError for tensors that contradict this and for numbers out of range, TypeError for what are no tensors.
 
     Sources: DeepSeek-AI, "DeepSeek-V3.2-Exp" (2025); Yuan et al., "Native sparse attention" (2025).
     """
@@ -90,6 +72,13 @@ def sparse_attention(
         tensors |= {"extra.k": extra.k, "extra.v": extra.v}
     framework.reject_gradients(NOT_RECORDED, **tensors)
     check_outputs(out=out)
+    if framework.is_compiling():
+        from strobe.torch import sparse
+
+        return sparse.into(
+            out, return_lse, q, sources, cu_seqlens_q=cu_seqlens_q, head_dim_v=head_dim_v, sink=sink, scale=scale,
+            softcap=softcap, threads=threads, engine=engine,
+        )  # fmt: skip
     if out is None:
         out = framework.empty((*shape_of(q)[:-1], value_columns(source, head_dim_v)), q)
     lse = framework.empty(lse_shape(q), q, "float32") if return_lse else None
@@ -99,14 +88,3 @@ def sparse_attention(
     )  # fmt: skip
     mark_written(out, lse)
     return (out, lse) if return_lse else out
-
-
-def value_columns(source: SparseSource, head_dim_v: int | None) -> int:
-    """Columns of V."""
-    if head_dim_v is not None:
-        return head_dim_v
-    if source.v is not None:
-        return source.v_format.columns if source.v_format is not None else shape_of(source.v)[-1]
-    if source.k_format is not None:
-        return source.k_format.head_dim_v
-    return shape_of(source.k)[-1]

@@ -13,7 +13,8 @@ MODULES = {
         "shared_prefix_attention", "quantize", "QuantizeOptions", "Quantized", "plan_quantization", "QuantizationPlan",
         "EightBitOptions"),
     "strobe.torch": (
-        "ContextParallel", "Shard", "attention", "create_block_mask", "flex_attention", "sdpa", "shard_attention"),
+        "ContextParallel", "Shard", "attention", "create_block_mask", "flex_attention", "sdpa", "shard_attention",
+        "sparse_attention"),
     "strobe.jax": ("attention",),
     "strobe.jax.context_parallel": ("arrange", "attention", "positions", "restore"),
     "strobe.integrations.transformers": ("register",),

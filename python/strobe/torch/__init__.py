@@ -11,6 +11,7 @@ from strobe.torch.dtensor import register_when_loaded
 from strobe.torch.flex import create_block_mask, flex_attention
 from strobe.torch.functional import attention
 from strobe.torch.sdpa import sdpa
+from strobe.torch.sparse import sparse_attention
 
 if TYPE_CHECKING:
     from strobe.torch.context_parallel import ContextParallel, Shard, shard_attention
@@ -26,6 +27,7 @@ __all__ = [
     "flex_attention",
     "sdpa",
     "shard_attention",
+    "sparse_attention",
 ]
 
 
