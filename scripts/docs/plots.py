@@ -27,6 +27,10 @@ PLOTS = {
     f"{BENCHMARKS}/h200/attention.svg": (
         "bench/plot.py", f"{BENCHMARKS}/h200/with-flash-attention-3.json", "--pass", "forward", "backward"),
     f"{BENCHMARKS}/h200/gpt_losses.svg": ("examples/gpt/plot_losses.py", f"{BENCHMARKS}/h200/gpt_losses.json"),
+    f"{BENCHMARKS}/cpu/gpt_relative_bias.svg": (
+        "examples/gpt/plot_losses.py",
+        f"{BENCHMARKS}/cpu/gpt_relative_bias.json",
+    ),
     f"{BENCHMARKS}/h200/gpt_speed.svg": ("examples/gpt/plot_speed.py", f"{BENCHMARKS}/h200/gpt_speed.json"),
     f"{BENCHMARKS}/h200/traffic.svg": ("bench/plot_traffic.py", f"{BENCHMARKS}/h200/traffic.json"),
     f"{BENCHMARKS}/cpu/forward.svg": (
