@@ -82,11 +82,12 @@ struct Bounds {
   }
 };
 
-/// Whether all that a mask says are limits.
+/// Takes the limits among what must hold for a key to be seen. Whether they are all that a mask says.
 bool find_bounds(const Graph& graph, Id id, Bounds& bounds) {
   const Node& node = graph[id];
   if (node.op == Op::logical_and) {
-    return find_bounds(graph, node.children[0], bounds) && find_bounds(graph, node.children[1], bounds);
+    const bool first = find_bounds(graph, node.children[0], bounds);
+    return find_bounds(graph, node.children[1], bounds) && first;
   }
   bool is_not = false;
   const Node* comparison = &node;
@@ -160,10 +161,15 @@ float softcap_of(const expression::Formula& formula) {
   return is_score ? static_cast<float>(outer->factor) : 0.0F;
 }
 
-AttentionProblem with_built_in_mask(AttentionProblem problem) {
-  if (!problem.expression.formula->has_mask()) return problem;
+/// Whether the text has a mask, and no option says which keys a query sees.
+bool has_mask_alone(const AttentionProblem& problem) {
+  if (!problem.expression.formula->has_mask() || problem.expression.mask_is_option) return false;
   const bool has_others = problem.causal != CausalMask::none || !is_open(problem.window) || problem.chunk != 0;
-  if (has_others || problem.has_offsets || problem.has_tree_mask || problem.expression.mask_is_option) return problem;
+  return !has_others && !problem.has_offsets && !problem.has_tree_mask;
+}
+
+AttentionProblem with_built_in_mask(AttentionProblem problem) {
+  if (!has_mask_alone(problem)) return problem;
   const expression::Formula& formula = *problem.expression.formula;
   Bounds bounds;
   if (!find_bounds(formula.graph(), formula.mask(), bounds) || !set_options(bounds, problem)) return problem;
@@ -188,6 +194,15 @@ AttentionProblem with_built_in_options(AttentionProblem problem) {
   const bool has_score = shape.formula->has_score() && !shape.score_is_option;
   const bool has_mask = shape.formula->has_mask() && !shape.mask_is_option;
   if (!has_score && !has_mask) problem.expression = {};
+  return problem;
+}
+
+AttentionProblem with_implied_options(AttentionProblem problem) {
+  if (!problem.expression.given() || !has_mask_alone(problem)) return problem;
+  const expression::Formula& formula = *problem.expression.formula;
+  Bounds bounds;
+  find_bounds(formula.graph(), formula.mask(), bounds);
+  set_options(bounds, problem);
   return problem;
 }
 

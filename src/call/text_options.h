@@ -10,4 +10,8 @@ namespace strobe {
 /// `k <= q + k_len - q_len && q - k < 512` and `30 * tanh(score / 30)`; others stay as they are.
 AttentionProblem with_built_in_options(AttentionProblem problem);
 
+/// Of what that leaves: where a mask says more, as `k <= q && document[k] == document[q]` does, the causal mask or
+/// window that a part of it says stands beside it, so that nobody looks at what that hides.
+AttentionProblem with_implied_options(AttentionProblem problem);
+
 }  // namespace strobe

@@ -82,10 +82,12 @@ class CpuEngine final : public engine::Implementation {
   Status serves(const Device&) const override { return {}; }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const override {
-    return engine::make_planned<CpuCall<ForwardArguments>>(with_built_in_options(problem), execution.threads);
+    return engine::make_planned<CpuCall<ForwardArguments>>(with_implied_options(with_built_in_options(problem)),
+                                                           execution.threads);
   }
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
-    return engine::make_planned<CpuCall<BackwardArguments>>(with_built_in_options(problem), execution.threads);
+    return engine::make_planned<CpuCall<BackwardArguments>>(with_implied_options(with_built_in_options(problem)),
+                                                            execution.threads);
   }
   engine::PlannedCallResult plan_jvp(const AttentionProblem& problem, const Execution& execution) const override {
     return engine::make_planned<CpuCall<JvpArguments>>(problem, execution.threads);

@@ -127,6 +127,22 @@ TEST(TextAndOption, CausalMasksAndWindowsAreComparisons) {
   expect_like_the_option({"", "q / 32 == k / 32", {}}, [](AttentionCase& a) { a.options.chunk = 32; }, none, nothing);
 }
 
+// A text's part that an option could say stands beside the whole.
+TEST_P(Text, WithACausalPartMatchesTheReference) {
+  const CapturedTensor document{{"document", DType::int32, 2}, {2, 90}, 2};
+  for (const char* const mask :
+       {"k <= q + k_len - q_len && document[batch][k] == document[batch][q]", "k <= q && q - k < 30 && k % 3 != 1",
+        "document[batch][k] <= 1 && q < k", "k <= q && (q - k < 16 || k < 4)"}) {
+    for (const std::int64_t rows : {90, 70, 4}) {
+      expect_matches(text_case(90, 16), [&](AttentionCase& attention) {
+        attention.q.rows = rows;
+        attention.text = {"", mask, {document}};
+        if (std::string(mask).find("document") == std::string::npos) attention.text->captures.clear();
+      });
+    }
+  }
+}
+
 std::string explained(AttentionCase attention, const std::function<void(AttentionCase&)>& change) {
   change(attention);
   const CaseTensors tensors(attention);
