@@ -6,8 +6,10 @@
 // "Microscaling data formats for deep learning" (2023), for e8m0 and e2m1.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <string>
 
 #include "strobe/attention.h"
@@ -68,9 +70,8 @@ struct RowFormat {
 
   constexpr bool given() const { return part_count != 0; }
   constexpr std::int32_t columns() const {
-    std::int32_t sum = 0;
-    for (std::int32_t i = 0; i < part_count && i < kMaxRowParts; ++i) sum += parts[static_cast<std::size_t>(i)].columns;
-    return sum;
+    return std::accumulate(parts.begin(), parts.begin() + std::clamp(part_count, 0, kMaxRowParts), 0,
+                           [](std::int32_t before, const RowPart& part) { return before + part.columns; });
   }
   bool operator==(const RowFormat&) const = default;
 };
@@ -155,6 +156,26 @@ STROBE_API Status encode_rows(const ConstTensorView& rows, const TensorView& cac
 /// The reverse: element times scale, one product in float32, rounded to nearest even to the dtype of `rows`.
 /// @experimental
 STROBE_API Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
+                              const Execution& execution = {});
+
+/// The tensors of an append to a cache in a format; all integers are int32. @experimental
+struct AppendRowsArguments {
+  TensorView cache{};  // uint8 [batch_cache, seqlen, heads_kv, row_bytes], or pages [num_pages, page_size, ..]
+  ConstTensorView
+      rows{};  // [batch, seqlen_new, heads_kv, columns] or, with cu_seqlens_new, [total_new, heads_kv, columns]
+  ConstTensorView cache_seqlens{};    // [batch]: rows that each sequence has before the append
+  ConstTensorView cu_seqlens_new{};   // optional, [batch + 1]
+  ConstTensorView page_table{};       // optional, [batch, max_pages], as of append()
+  ConstTensorView cache_batch_idx{};  // optional, [batch]: which entry of a cache without pages sequence b is
+};
+
+/// append() for caches in a format: encode_rows() of new rows, float32, float16 or bfloat16, behind the rows that each
+/// sequence has. No other byte changes; cache_seqlens is not changed either.
+///
+/// Reads of `execution` engine, threads and parallel_for. invalid_argument, with nothing written, for tensors that
+/// contradict this, rows and pages that the cache does not have, and two sequences that would write to one row;
+/// unsupported on GPUs. @experimental
+STROBE_API Status append_rows(const AppendRowsArguments& arguments, const RowFormat& format,
                               const Execution& execution = {});
 
 }  // namespace strobe

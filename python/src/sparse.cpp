@@ -132,6 +132,26 @@ void decode(nb::handle cache, nb::handle rows, nb::handle format, const nb::kwar
   raise_if_failed(status);
 }
 
+void append(nb::handle cache, nb::handle rows, nb::handle cache_seqlens, nb::handle cu_seqlens_new,
+            nb::handle page_table, nb::handle cache_batch_idx, nb::handle format, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  AppendRowsArguments arguments;
+  arguments.cache = imports.view(cache, {"cache", "uint8", true});
+  arguments.rows = imports.view(rows, {"rows", kFloats});
+  arguments.cache_seqlens = imports.view(cache_seqlens, {"cache_seqlens", kIntegers});
+  arguments.cu_seqlens_new = imports.view(cu_seqlens_new, {"cu_seqlens_new", kIntegers});
+  arguments.page_table = imports.view(page_table, {"page_table", kIntegers});
+  arguments.cache_batch_idx = imports.view(cache_batch_idx, {"cache_batch_idx", kIntegers});
+  const RowFormat read = read_format(format);
+  const CallOptions call = read_options(keywords, imports);
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = append_rows(arguments, read, call.execution);
+  }
+  raise_if_failed(status);
+}
+
 /// A strobe.SparseSource.
 SparseSource read_source(nb::handle source, Imports& imports) {
   const auto tensor = [&](const char* name, const char* dtypes) -> ConstTensorView {
@@ -228,6 +248,9 @@ void bind_sparse(nb::module_& module) {
              nb::arg("options"));
   module.def("decode_rows", &decode, nb::arg("cache").none(), nb::arg("rows").none(), nb::arg("format"),
              nb::arg("options"));
+  module.def("append_rows", &append, nb::arg("cache").none(), nb::arg("rows").none(), nb::arg("cache_seqlens").none(),
+             nb::arg("cu_seqlens_new").none(), nb::arg("page_table").none(), nb::arg("cache_batch_idx").none(),
+             nb::arg("format"), nb::arg("options"));
   module.def("sparse_forward", &forward, nb::arg("q").none(), nb::arg("sources"), nb::arg("o").none(),
              nb::arg("lse").none(), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),
              nb::arg("softcap").none(), nb::arg("options"));

@@ -122,6 +122,16 @@ def eight_bit_row_format(element: str, columns: int) -> dict[str, Any]: ...
 def describe_row_format(format: Any) -> str: ...
 def encode_rows(rows: Tensor, cache: Tensor, format: Any, **options: Any) -> None: ...
 def decode_rows(cache: Tensor, rows: Tensor, format: Any, **options: Any) -> None: ...
+def append_rows(
+    cache: Tensor,
+    rows: Tensor,
+    cache_seqlens: Tensor,
+    cu_seqlens_new: Tensor | None,
+    page_table: Tensor | None,
+    cache_batch_idx: Tensor | None,
+    format: Any,
+    **options: Any,
+) -> None: ...
 def sparse_forward(
     q: Tensor,
     sources: list[Any],

@@ -103,6 +103,29 @@ class RowFormat:
         """
         _core.decode_rows(cache, rows, self, threads=threads)
 
+    def append(
+        self,
+        cache: Tensor,
+        rows: Tensor,
+        cache_seqlens: Tensor,
+        *,
+        cu_seqlens_new: Tensor | None = None,
+        page_table: Tensor | None = None,
+        cache_batch_idx: Tensor | None = None,
+        threads: int = 0,
+    ) -> None:
+        """Writes new rows to a cache behind the rows that its sequences have, as ``encode`` does.
+
+        The cache is [batch_cache, seqlen, heads_kv, row_bytes], of which sequence b is entry b or
+        ``cache_batch_idx[b]``; or, with ``page_table``, pages. ``cache_seqlens`` [batch] counts the rows before the
+        append and is not changed. rows are [batch, seqlen_new, heads_kv, columns], or packed [total_new, ..] with
+        ``cu_seqlens_new``. ValueError, with nothing written, for rows or pages that the cache does not have and two
+        sequences that would write to one row. On the CPU.
+        """
+        _core.append_rows(
+            cache, rows, cache_seqlens, cu_seqlens_new, page_table, cache_batch_idx, self, threads=threads
+        )
+
 
 def to_text(row_format: RowFormat | None) -> str:
     """A format as an argument of an operator; none is empty."""

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <exception>
-#include <new>
 #include <string>
 
+#include "api/c_errors.h"
 #include "api/c_structs.h"
 #include "strobe/block_mask.h"
 #include "strobe/cache.h"
@@ -20,6 +19,12 @@ struct strobe_plan {
 };
 
 namespace strobe::api {
+
+std::string& last_error() {
+  thread_local std::string message;
+  return message;
+}
+
 namespace {
 
 static_assert(STROBE_MAX_RANK == kMaxRank);
@@ -29,32 +34,6 @@ static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
 static_assert(STROBE_QUANTIZATION_ACCURATE == static_cast<int>(QuantizationMode::accurate));
 static_assert(STROBE_SCALE_ROW == static_cast<int>(ScaleUnit::row));
 static_assert(STROBE_ENGINE_GPU == static_cast<int>(Engine::gpu));
-
-std::string& last_error() {
-  thread_local std::string message;
-  return message;
-}
-
-/// Runs `function`, keeps its message for strobe_last_error and turns every exception into a code: what functions of
-/// the caller's throw, too.
-template <class Function>
-strobe_code with_code(const Function& function) noexcept {
-  try {
-    last_error().clear();
-    const Status status = function();
-    if (status.ok()) return STROBE_OK;
-    last_error() = status.message();
-    return static_cast<strobe_code>(status.code());
-  } catch (const std::bad_alloc&) {
-    last_error().assign(kMemoryRanOut);
-    return STROBE_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    last_error().assign(error.what());
-    return STROBE_INTERNAL_ERROR;
-  } catch (...) {
-    return STROBE_INTERNAL_ERROR;
-  }
-}
 
 /// Calls use(arguments, execution) on the structs as read.
 template <class CArguments, class Use>

@@ -7,6 +7,7 @@
 
 #include "call/sequences.h"
 #include "strobe/cache.h"
+#include "strobe/row_format.h"
 #include "strobe/tensor.h"
 
 namespace strobe {
@@ -69,6 +70,18 @@ struct CachePlaces {
     return int32_at(a.cache_seqlens, b) - (a.leftpad_k.given() ? int32_at(a.leftpad_k, b) : 0);
   }
 };
+
+/// The append of floats whose rows go where those of an append in a format do: its cache is K's, its rows are k_new.
+inline AppendArguments to_append(const AppendRowsArguments& rows) {
+  AppendArguments a;
+  a.k_cache = rows.cache;
+  a.k_new = rows.rows;
+  a.cu_seqlens_new = rows.cu_seqlens_new;
+  a.cache_seqlens = rows.cache_seqlens;
+  a.page_table = rows.page_table;
+  a.cache_batch_idx = rows.cache_batch_idx;
+  return a;
+}
 
 /// Positions of the rows of k_new or q.
 struct RowPositions {

@@ -131,6 +131,13 @@ class CpuEngine final : public engine::Implementation {
     return {};
   }
 
+  Status append_rows(const AppendRowsArguments& arguments, const RowFormat& format,
+                     const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::append_rows(arguments, format, execution);
+    return {};
+  }
+
   Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
                         const Execution& execution) const override {
     if (Status status = check_no_stream(execution); !status.ok()) return status;

@@ -69,6 +69,10 @@ Status Implementation::decode_rows(const ConstTensorView&, const TensorView&, co
   return lacks(id(), "decoder of rows: the cpu engine alone has it");
 }
 
+Status Implementation::append_rows(const AppendRowsArguments&, const RowFormat&, const Execution&) const {
+  return lacks(id(), "append of rows in a format: the cpu engine alone has it");
+}
+
 Status Implementation::sparse_forward(const SparseForwardArguments&, const SparseOptions&, const Execution&) const {
   return lacks(id(), "sparse attention: the cpu engine alone has it");
 }

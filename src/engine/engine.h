@@ -99,6 +99,8 @@ class Implementation {
                              const Execution& execution) const;
   virtual Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
                              const Execution& execution) const;
+  virtual Status append_rows(const AppendRowsArguments& arguments, const RowFormat& format,
+                             const Execution& execution) const;
 
   /// Runs a checked call of sparse attention, or its backward, on a device that it serves; by default unsupported.
   virtual Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,

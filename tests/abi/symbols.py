@@ -23,7 +23,7 @@ PLATFORM = re.compile(r"_(init|fini|edata|end)$|__bss_start|__asan_|__ubsan_|__o
 def declared():
     for path in headers.public_headers(ROOT):
         text = path.read_text(encoding="utf-8")
-        scope = "" if path.name == "strobe.h" else "strobe::"
+        scope = "" if path.name in ("strobe.h", "strobe_sparse.h") else "strobe::"
         yield from (scope + name for name in FUNCTION.findall(text))
         for name, body in CLASS.findall(text):
             yield from (f"strobe::{name}::{method}" for method in METHOD.findall(body))

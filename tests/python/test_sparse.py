@@ -172,5 +172,30 @@ def test_what_is_wrong_is_said(call):
         strobe.sparse_attention(q, k, v, None)
 
 
+def test_rows_are_appended_in_pages():
+    form = strobe.RowFormat.deepseek_v4()
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((5, 1, form.columns), dtype=np.float32)
+    cache = np.full((4, 2, 1, form.row_bytes), 0xA5, dtype=np.uint8)
+    table = np.array([[3, 0], [1, 2]], dtype=np.int32)
+    form.append(
+        cache, rows, np.array([1, 0], dtype=np.int32),
+        cu_seqlens_new=np.array([0, 2, 5], dtype=np.int32), page_table=table,
+    )  # fmt: skip
+    stored, expected = (
+        np.empty((4, 2, 1, form.columns), dtype=np.float32),
+        np.empty((1, 5, 1, form.columns), np.float32),
+    )
+    form.decode(cache, stored)
+    whole = np.empty((1, 5, 1, form.row_bytes), dtype=np.uint8)
+    form.encode(rows[None], whole)
+    form.decode(whole, expected)
+    for row, place in enumerate([(3, 1), (0, 0), (1, 0), (1, 1), (2, 0)]):
+        np.testing.assert_array_equal(stored[place], expected[0, row])
+    assert (cache[3].reshape(-1)[:576] == 0xA5).all()  # the row that sequence 0 had
+    with pytest.raises(ValueError, match="sequence 0 has 4 rows and appends 2: its part of the cache has 4"):
+        form.append(cache, rows[:4].reshape(2, 2, 1, -1), np.array([4, 0], dtype=np.int32), page_table=table)
+
+
 def test_the_page_runs():
     test_tour.run(test_tour.ROOT / "docs" / "sparse.md")

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "call/cache_rows.h"
 #include "call/checked.h"
 #include "cpu/kernels/append.h"
 #include "cpu/merged_rows.h"
@@ -73,6 +74,31 @@ void decode_rows(const ConstTensorView& cache, const TensorView& rows, const Row
     decode_row(format, from.at(page, row, head), columns.data());
     narrow_row(columns.data(), format.columns(), rows.dtype, element_at(rows, page, row, head));
   });
+}
+
+void append_rows(const AppendRowsArguments& a, const RowFormat& format, const Execution& execution) {
+  constexpr std::int64_t kRowsPerTask = 16;
+  const AppendArguments as_append = to_append(a);
+  const CachePlaces places{as_append};
+  const SequenceRows rows{as_append.k_new, as_append.cu_seqlens_new};
+  const FormattedRows cache(a.cache, format);
+  const std::int64_t batch = a.cache_seqlens.shape[0];
+  const std::int64_t total = rows.total(batch);
+  const auto task = [&](std::int64_t index, int) {
+    for (std::int64_t row = index * kRowsPerTask; row < std::min((index + 1) * kRowsPerTask, total); ++row) {
+      const std::int64_t b = rows.sequence_of(row, batch);
+      const CachePlace to = places.at(b, int32_at(a.cache_seqlens, b) + row - rows.first(b));
+      for (std::int64_t head = 0; head < a.cache.shape[2]; ++head) {
+        const std::int64_t offset = rows.offset(row) + head * rows.head_stride();
+        const auto* const from =
+            static_cast<const std::byte*>(a.rows.data) + offset * static_cast<std::int64_t>(size_of(a.rows.dtype));
+        WideRow columns;
+        widen_row(a.rows.dtype, from, format.columns(), columns.data());
+        encode_row(columns.data(), format, cache.at(to.entry, to.row, head));
+      }
+    }
+  };
+  for_each_task(ceil_div(total, kRowsPerTask), worker_count(execution.threads), execution.parallel_for, task);
 }
 
 }  // namespace strobe::cpu

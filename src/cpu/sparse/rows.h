@@ -12,6 +12,8 @@ void encode_rows(const ConstTensorView& rows, const TensorView& cache, const Row
 void decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
                  const Execution& execution);
 
+void append_rows(const AppendRowsArguments& arguments, const RowFormat& format, const Execution& execution);
+
 /// Writes every byte of one row, padding included.
 void encode_row(const float* columns, const RowFormat& format, const RowBytes<std::byte>& to);
 
