@@ -228,6 +228,22 @@ TEST(RowFormat, DeepseekV32HasItsScalesInTheRow) {
   EXPECT_EQ(row[655], 0x40);
 }
 
+TEST(RowFormat, EveryFloat8IsRead) {
+  const RowFormat format{.parts = {RowPart{.element = RowElement::float8_e4m3, .columns = 256}},
+                         .part_count = 1,
+                         .row_bytes = 256,
+                         .alignment = 1};
+  std::vector<std::uint8_t> row(256);
+  for (unsigned i = 0; i < 256; ++i) row[i] = static_cast<std::uint8_t>(i);
+  std::vector<float> columns(256);
+  ASSERT_TRUE(decode_rows(tensor(row.data(), {1, 1, 1, 256}), tensor(columns.data(), {1, 1, 1, 256}), format).ok());
+  for (unsigned i = 0; i < 256; ++i) {
+    const float expected = to_float(float8_e4m3{static_cast<std::uint8_t>(i)});
+    EXPECT_TRUE(columns[i] == expected || (std::isnan(columns[i]) && std::isnan(expected))) << i;
+    EXPECT_EQ(std::signbit(columns[i]), std::signbit(expected)) << i;
+  }
+}
+
 TEST(RowFormat, IsDescribed) {
   EXPECT_EQ(describe_row_format(deepseek_v4_rows()),
             "512 columns in 584 bytes: 448 float8_e4m3 at 0, float8_e8m0 scales of 64 at 576; 64 bfloat16 at 448; the "

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "call/row_format.h"
 #include "cpu/kernels/vector-inl.h"
@@ -36,6 +37,21 @@ HWY_INLINE float read_scale(RowScale stored, const std::byte* at) {
   return 1.0F;
 }
 
+/// to_float() of kLanes float8_e4m3.
+HWY_INLINE Vec load_float8(const float8_e4m3* from) {
+  const Floats d;
+  const Words words;
+  const auto bytes = hn::LoadU(hn::Rebind<std::uint8_t, Floats>(), reinterpret_cast<const std::uint8_t*>(from));
+  const WordVec code = hn::PromoteTo(words, bytes);
+  const WordVec magnitude = hn::And(code, hn::Set(words, 0x7FU));
+  const WordVec normal = hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(words, (127U - 7U) << 23U));
+  const Vec multiples = hn::ConvertTo(d, hn::BitCast(Ints(), magnitude));  // of 2^-9: zero and subnormal numbers
+  const WordVec subnormal = hn::BitCast(words, hn::Mul(multiples, hn::Set(d, 0x1p-9F)));
+  WordVec bits = hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, 8U)), subnormal, normal);
+  bits = hn::IfThenElse(hn::Eq(magnitude, hn::Set(words, 0x7FU)), hn::Set(words, 0x7FC00000U), bits);
+  return hn::BitCast(d, hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, hn::Set(words, 0x80U)))));
+}
+
 /// Elements of a dtype that load() knows. A scale of 1 changes no bit.
 template <class T>
 HWY_INLINE void decode_group(const std::byte* elements, std::int64_t first, std::int64_t last, float scale,
@@ -44,7 +60,15 @@ HWY_INLINE void decode_group(const std::byte* elements, std::int64_t first, std:
   const T* const from = reinterpret_cast<const T*>(elements);
   const Vec factor = hn::Set(d, scale);
   std::int64_t c = first;
-  for (; c + kLanes <= last; c += kLanes) hn::StoreU(hn::Mul(load(d, from + c), factor), d, to + c);
+  for (; c + kLanes <= last; c += kLanes) {
+    Vec wide;
+    if constexpr (std::is_same_v<T, float8_e4m3>) {
+      wide = load_float8(from + c);
+    } else {
+      wide = load(d, from + c);
+    }
+    hn::StoreU(hn::Mul(wide, factor), d, to + c);
+  }
   for (; c < last; ++c) to[c] = to_float(from[c]) * scale;
 }
 
