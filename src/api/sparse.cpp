@@ -13,7 +13,6 @@ namespace strobe {
 namespace {
 
 using api::invalid;
-using api::NamedTensor;
 
 /// Cumulative lengths from 0, never decreasing, that end with the tensor.
 Status check_sparse_cumulative(const std::string& name, const ConstTensorView& lengths, std::int64_t rows) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // strobe::sparse_forward on the CPU against float64 with the bound of every element, and what it promises besides.
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "attention/seeds.h"
@@ -48,6 +50,25 @@ TEST(SparseForward, ThreadsAndRepetitionsChangeNoBit) {
       EXPECT_EQ(one.lse.element_bytes(), lse);
     }
   }
+}
+
+/// On each instruction set that this machine and the build have.
+TEST(SparseForward, EveryInstructionSetKeepsToTheBound) {
+  std::int64_t all = hwy::SupportedTargets();
+  for (; all != 0; all &= all - 1) {
+    hwy::SetSupportedTargetsForTest(all & -all);
+    hwy::GetChosenTarget().DeInit();
+    for (const std::uint64_t seed : chosen_seeds(40)) {
+      SparseCase one(random_shape(seed), seed);
+      SCOPED_TRACE(std::string(hwy::TargetName(all & -all)) + ", STROBE_SEED=" + std::to_string(seed));
+      EXPECT_TRUE(sparse_forward(one.arguments(), one.shape.options).ok());
+      const reference::SparseForwardResult expected = reference::sparse_forward(one.arguments(), one.shape.options);
+      expect_within(one.o.view(), expected.o);
+      if (one.shape.lse) expect_within(one.lse.view(), expected.lse);
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
 }
 
 /// Decode of one query with 128 heads over many keys, which are split among tasks.

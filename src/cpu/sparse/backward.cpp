@@ -9,7 +9,6 @@
 #include <span>
 
 #include "call/checked.h"
-#include "cpu/kernels/append.h"
 #include "cpu/passes.h"
 #include "cpu/sparse/call.h"
 #include "cpu/sparse/sparse.h"
@@ -131,7 +130,7 @@ class SparseBackward {
     const std::int64_t bytes = SparseCall::head_stride(call_.a.o) * static_cast<std::int64_t>(size_of(call_.a.o.dtype));
     for (std::int64_t row = 0; row < call_.group; ++row) {
       const std::int64_t head = head_kv * call_.group + row;
-      widen_row(call_.a.o.dtype, from + row * bytes, call_.head_dim_v, o.data());
+      widen_columns(call_.a.o.dtype, from + row * bytes, call_.head_dim_v, o.data());
       const float* const d_o = scratch.d_o + row * scratch.forward.v_stride;
       float sum = 0.0F;
       for (std::int64_t c = 0; c < call_.head_dim_v; ++c) sum += d_o[c] * o[static_cast<std::size_t>(c)];
@@ -162,7 +161,7 @@ class SparseBackward {
     float* const rows = of_k ? scratch.forward.q : scratch.d_o;  // [group][columns], which are no more than theirs
     for (std::int64_t q = 0; q < count; ++q) {
       const SparseQuery query = call_.queries.at(first + q);
-      widen_columns(of_k ? call_.a.q : b_.d_o, query, head_kv, begin, given, columns, rows);
+      widen_slice(of_k ? call_.a.q : b_.d_o, query, head_kv, begin, given, columns, rows);
       const float* at = weights + weights_offset(q * call_.heads_kv + head_kv);
       call_.for_each_block(query, head_kv, 0, call_.list_keys, [&](const auto&, std::span<const SourcePlace> places) {
         std::array<float*, kSparseBlock> to;
@@ -177,12 +176,12 @@ class SparseBackward {
   using SourcePlace = SparseCall::SourcePlace;
 
   /// Columns [begin, begin + given) of the heads of a query, zeros behind them: [group][columns].
-  void widen_columns(const ConstTensorView& tensor, const SparseQuery& query, std::int64_t head_kv, std::int64_t begin,
-                     std::int64_t given, std::int64_t columns, float* to) const {
+  void widen_slice(const ConstTensorView& tensor, const SparseQuery& query, std::int64_t head_kv, std::int64_t begin,
+                   std::int64_t given, std::int64_t columns, float* to) const {
     const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
     const auto* from = static_cast<const std::byte*>(tensor.data) + call_.offset(tensor, query, head_kv) + begin * size;
     for (std::int64_t row = 0; row < call_.group; ++row) {
-      widen_row(tensor.dtype, from + row * SparseCall::head_stride(tensor) * size, given, to + row * columns);
+      widen_columns(tensor.dtype, from + row * SparseCall::head_stride(tensor) * size, given, to + row * columns);
       std::fill(to + row * columns + given, to + (row + 1) * columns, 0.0F);
     }
   }

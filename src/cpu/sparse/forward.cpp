@@ -7,7 +7,6 @@
 #include <span>
 
 #include "call/checked.h"
-#include "cpu/kernels/append.h"
 #include "cpu/kernels/task.h"
 #include "cpu/passes.h"
 #include "cpu/sparse/call.h"
@@ -159,7 +158,7 @@ void widen_heads(const SparseCall& call, const ConstTensorView& tensor, const Sp
   const auto* from = static_cast<const std::byte*>(tensor.data) + call.offset(tensor, query, head_kv);
   const std::int64_t bytes = SparseCall::head_stride(tensor) * static_cast<std::int64_t>(size_of(tensor.dtype));
   for (std::int64_t row = 0; row < call.group; ++row) {
-    widen_row(tensor.dtype, from + row * bytes, columns, to + row * stride);
+    widen_columns(tensor.dtype, from + row * bytes, columns, to + row * stride);
     std::fill(to + row * stride + columns, to + (row + 1) * stride, 0.0F);
   }
 }

@@ -6,7 +6,6 @@
 
 #include "call/cache_rows.h"
 #include "call/checked.h"
-#include "cpu/kernels/append.h"
 #include "cpu/merged_rows.h"
 #include "cpu/passes.h"
 #include "cpu/sparse/kernels.h"
@@ -56,12 +55,16 @@ auto* element_at(const BasicTensorView<Pointer>& rows, std::int64_t page, std::i
 
 }  // namespace
 
+void widen_columns(DType dtype, const std::byte* from, std::int64_t count, float* to) {
+  decode_row(plain_rows(dtype, count), {from, nullptr}, to);
+}
+
 void encode_rows(const ConstTensorView& rows, const TensorView& cache, const RowFormat& format,
                  const Execution& execution) {
   const FormattedRows to(cache, format);
   for_each_cache_row(cache, execution, [&](std::int64_t page, std::int64_t row, std::int64_t head) {
     WideRow columns;
-    widen_row(rows.dtype, element_at(rows, page, row, head), format.columns(), columns.data());
+    widen_columns(rows.dtype, element_at(rows, page, row, head), format.columns(), columns.data());
     encode_row(columns.data(), format, to.at(page, row, head));
   });
 }
@@ -93,7 +96,7 @@ void append_rows(const AppendRowsArguments& a, const RowFormat& format, const Ex
         const auto* const from =
             static_cast<const std::byte*>(a.rows.data) + offset * static_cast<std::int64_t>(size_of(a.rows.dtype));
         WideRow columns;
-        widen_row(a.rows.dtype, from, format.columns(), columns.data());
+        widen_columns(a.rows.dtype, from, format.columns(), columns.data());
         encode_row(columns.data(), format, cache.at(to.entry, to.row, head));
       }
     }

@@ -20,4 +20,7 @@ void encode_row(const float* columns, const RowFormat& format, const RowBytes<st
 /// The format of rows that are plain elements of a dtype: float32, float16 or bfloat16.
 RowFormat plain_rows(DType dtype, std::int64_t columns);
 
+/// `count` elements of a dtype as float32.
+void widen_columns(DType dtype, const std::byte* from, std::int64_t count, float* to);
+
 }  // namespace strobe::cpu
