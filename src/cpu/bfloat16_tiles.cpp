@@ -10,7 +10,8 @@ namespace strobe::cpu {
 using bf16::kBlock;
 
 bool takes_bfloat16(const AttentionProblem& problem) {
-  return problem.dtype == DType::bfloat16 && is_normalized(problem) && !problem.has_qv;
+  return problem.dtype == DType::bfloat16 && is_normalized(problem) &&
+         !(problem.has_qv && problem.pass == Pass::backward);
 }
 
 Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
@@ -18,7 +19,7 @@ Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& mac
   // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
   // log: amx-tile-keys, bf16-forward-tile-keys
   constexpr std::int64_t kMostKeys = 1024;
-  const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
+  const std::int64_t key_bytes = 2 * (problem.head_dim + qv_columns(problem) + problem.head_dim_v);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   tiles.block_n =
       std::min({kMostKeys, whole_multiple(machine.l2_bytes / 4 / key_bytes, kBlock), round_up(keys, kBlock)});

@@ -7,7 +7,7 @@
 
 namespace strobe::cpu {
 
-/// bfloat16, with every option but normalize none and qv.
+/// bfloat16, with every option but normalize none and gradients of qv.
 bool takes_bfloat16(const AttentionProblem& problem);
 
 // Sizes are multiples of bf16::kBlock.

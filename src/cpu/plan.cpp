@@ -122,7 +122,7 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
           .arena.bytes();
     }
     return plan.bfloat16_serves()
-               ? bf16::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
+               ? bf16::ForwardScratch(nullptr, d, dv, qv, stored, plan.tiles).arena.bytes()
                : ForwardScratch(nullptr, d, dv, qv, stored, plan.tiles, machine.kernels).arena.bytes();
   }
   return plan.bfloat16_serves()

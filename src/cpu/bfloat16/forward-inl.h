@@ -28,10 +28,11 @@ class Bfloat16ForwardBlock {
  public:
   Bfloat16ForwardBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
-        scratch_(scratch, task.head_dim, task.head_dim_v, task.stored.given(), task.tiles),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.qv_columns, task.stored.given(), task.tiles),
         rows_(task.row_end - task.row_begin),
         d_(scratch_.columns),
-        dv_(scratch_.columns_v) {}
+        dv_(scratch_.columns_v),
+        qv_first_(round_up(task.head_dim, bf16::kBlock)) {}
 
   void run() {
     [[maybe_unused]] const typename Unit::Session session;
@@ -58,7 +59,11 @@ class Bfloat16ForwardBlock {
 
   void begin() {
     const std::int64_t lanes = round_up(rows_, bf16::kBlock);
-    pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, scratch_.queries);
+    pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, qv_first_, scratch_.queries, d_);
+    if (task_.qv_columns > 0) {
+      pack_rows<Unit, true>({task_.qv, task_.row_begin, rows_, task_.qv_columns}, lanes, dv_,
+                            scratch_.queries + qv_first_ * bf16::kTileRows, d_);
+    }
     if (task_.query_factor != 1.0F) multiply_by(scratch_.queries, lanes * d_, task_.query_factor);
     std::fill_n(scratch_.row_max, lanes, -kInfinity);
     std::fill_n(scratch_.row_sum, lanes, 0.0F);
@@ -78,10 +83,14 @@ class Bfloat16ForwardBlock {
     count_ = count;
     packed_ = round_up(count, bf16::kBlock);
     const StoredTile stored{task_.stored, task_.dtype, key_begin, count, scratch_.converted};
-    pack_rows<Unit, false>({stored.keys(task_.k, task_.head_dim), stored.first(), count, task_.head_dim}, packed_, d_,
-                           scratch_.keys);
-    pack_row_pairs<Unit, true>({stored.values(task_.v, task_.head_dim_v), stored.first(), count, task_.head_dim_v},
-                               packed_, dv_, scratch_.values);
+    pack_rows<Unit, false>({stored.keys(task_.k, task_.head_dim), stored.first(), count, task_.head_dim}, packed_,
+                           qv_first_, scratch_.keys, d_);
+    const ConstRows rows = stored.values(task_.v, task_.head_dim_v);
+    const Source values{rows, stored.first(), count, task_.head_dim_v};
+    pack_row_pairs<Unit, true>(values, packed_, dv_, scratch_.values);
+    if (task_.qv_columns > 0) {
+      pack_rows<Unit, false>(values, packed_, dv_, scratch_.keys + qv_first_ * bf16::kTileRows, d_);
+    }
     const bool uniform = scratch_.visible_begin[rows_ - 1] <= key_begin && scratch_.visible_end[0] >= key_end &&
                          !task_.tree.reaches(key_end);
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
@@ -248,11 +257,12 @@ class Bfloat16ForwardBlock {
   const ForwardTask& task_;
   const bf16::ForwardScratch scratch_;
   const std::int64_t rows_;
-  const std::int64_t d_;        // head_dim in whole blocks
-  const std::int64_t dv_;       // head_dim_v in whole blocks
-  std::int64_t key_begin_ = 0;  // of the tile
-  std::int64_t count_ = 0;      // its keys
-  std::int64_t packed_ = 0;     // in whole blocks
+  const std::int64_t d_;         // columns of scores' products in whole blocks: of q and, behind them, of qv
+  const std::int64_t dv_;        // head_dim_v in whole blocks
+  const std::int64_t qv_first_;  // the first of qv
+  std::int64_t key_begin_ = 0;   // of the tile
+  std::int64_t count_ = 0;       // its keys
+  std::int64_t packed_ = 0;      // in whole blocks
   bool hidden_poison_ = false;
 };
 

@@ -63,16 +63,25 @@ HWY_INLINE void interleave_tile(const Source& from, std::int64_t row, std::int64
   }
 }
 
-/// All tiles of `rows` x `columns` elements of `from` (multiples of kBlock), in groups of 16 rows, along the columns.
+/// All tiles of `rows` x `columns` elements of `from` (multiples of kBlock), in groups of 16 rows, along the columns. A
+/// group has `group_columns`, of which these may be some.
 template <class Unit, bool kTransposed>
-HWY_INLINE void pack_rows(const Source& from, std::int64_t rows, std::int64_t columns, bfloat16* HWY_RESTRICT to) {
+HWY_INLINE void pack_rows(const Source& from, std::int64_t rows, std::int64_t columns, bfloat16* HWY_RESTRICT to,
+                          std::int64_t group_columns) {
   for (std::int64_t row = 0; row < rows; row += bf16::kTileRows) {
     for (std::int64_t r = row + bf16::kTileRows; r < row + 2 * bf16::kTileRows; ++r) prefetch_row<bfloat16>(from, r);
-    for (std::int64_t column = 0; column < columns; column += bf16::kTileDepth, to += bf16::kTileElements) {
-      copy_tile(from, row, column, to);
-      if constexpr (kTransposed) Unit::transpose(to);
+    bfloat16* tile = to + row * group_columns;
+    for (std::int64_t column = 0; column < columns; column += bf16::kTileDepth, tile += bf16::kTileElements) {
+      copy_tile(from, row, column, tile);
+      if constexpr (kTransposed) Unit::transpose(tile);
     }
   }
+}
+
+/// Groups of these columns alone.
+template <class Unit, bool kTransposed>
+HWY_INLINE void pack_rows(const Source& from, std::int64_t rows, std::int64_t columns, bfloat16* HWY_RESTRICT to) {
+  pack_rows<Unit, kTransposed>(from, rows, columns, to, columns);
 }
 
 /// Packs pairs of rows in groups of 16 columns, along the rows.

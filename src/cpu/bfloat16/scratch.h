@@ -24,22 +24,23 @@ inline constexpr std::int64_t kBlock = 2 * kTileRows;
 
 /// Of forward-inl.h. Tiles are multiples of kBlock.
 struct ForwardScratch {
-  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool stored, Tiles tiles)
-      : columns(round_up(head_dim, kBlock)),
+  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t qv_columns,
+                 bool stored, Tiles tiles)
+      : columns(score_columns(head_dim, qv_columns, kBlock)),
         columns_v(round_up(head_dim_v, kBlock)),
         tile_bytes(converted_bytes(stored, tiles.block_n, head_dim, head_dim_v)),
         m(tiles.block_m),
         n(tiles.block_n),
         arena(memory) {}
 
-  const std::int64_t columns;    // head_dim in whole blocks
+  const std::int64_t columns;    // score_columns() in whole blocks
   const std::int64_t columns_v;  // head_dim_v in whole blocks
   const std::int64_t tile_bytes;
   const std::int64_t m;
   const std::int64_t n;
   Arena arena;
 
-  bfloat16* const keys = arena.take<bfloat16>(n, columns);             // K tile, left operand
+  bfloat16* const keys = arena.take<bfloat16>(n, columns);             // K tile (and V's behind it), left operand
   bfloat16* const values = arena.take<bfloat16>(n, columns_v);         // V^T tile, left operand
   bfloat16* const queries = arena.take<bfloat16>(m, columns);          // Q^T, right operand
   float* const output = arena.take<float>(m, columns_v);               // O^T unscaled, panels of kBlock queries
