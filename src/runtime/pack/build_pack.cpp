@@ -85,7 +85,8 @@ Status add_kernels(const KernelStore& store, const Nvrtc& nvrtc, std::span<const
     const std::optional<PtxasReport> report = parse_ptxas_log(image->log);
     const std::string_view why = report.has_value() ? fault(*report) : "has no line from ptxas in its log";
     if (!why.empty()) {
-      fmt::print(stderr, "{} {} with NVRTC {}\n", kernel.variant.name, why, to_string(nvrtc.version()));
+      fmt::print(stderr, "{} {} with NVRTC {}{}\n", kernel.variant.name, why, to_string(nvrtc.version()),
+                 is_last ? "" : ": a newer one compiles it");
       if (is_last) fmt::print(stderr, "{}\n", image->log);
       faulty.push_back(kernel);
       continue;
