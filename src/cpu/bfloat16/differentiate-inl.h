@@ -76,7 +76,8 @@ class Differentiation {
         kept_(queries.dropout, terms_.row, terms_.group),
         inverse_keep_(queries.dropout.given ? 1.0F / queries.dropout.key.keep_probability() : 1.0F),
         text_(queries.expression),
-        changed_(pairs.masked || scale_.capped || terms_.terms.given() || text_.given() || kept_.given() ||
+        has_text_(pairs.given && text_acts()),
+        changed_(pairs.masked || scale_.capped || terms_.terms.given() || has_text_ || kept_.given() ||
                  memory.unsloped != nullptr),
         key_(pairs.given ? 0 : bf16::kBlock) {
     if (!pairs.given || !changed_) return;
@@ -90,7 +91,7 @@ class Differentiation {
       const std::int64_t end = pairs.key + bf16::kBlock;
       pack_bias<bf16::kBlock>(terms_, pairs.key, end, pairs.key, end, row_, bias_);
     }
-    if (text_.given()) apply_text();
+    if (has_text_) apply_text();
   }
 
   /// Spreads what is to do over `calls` calls of advance().
@@ -140,6 +141,8 @@ class Differentiation {
     transform_with_slopes(text_, panel(), text_scores_, text_slopes_);
   }
 
+  bool text_acts() const { return text_.has_score() || tile_visibility(text_, panel()) != TileVisibility::full; }
+
   ExpressionPanel panel() const {
     return {.row = terms_.row,
             .rows = terms_.rows,
@@ -159,7 +162,7 @@ class Differentiation {
     Vec s = hn::Load(d, pairs_.scores + at);
     if (kChanged && scale_.capped) s = tanh(hn::Mul(s, hn::Set(d, scale_.softcap_scale)));
     Vec score = hn::Mul(s, hn::Set(d, scale_.scale));
-    if (kChanged && text_.given()) {
+    if (kChanged && has_text_) {
       score = plain_nan(hn::Load(d, text_scores_ + at));
     } else if (kChanged && terms_.terms.given()) {
       score = with_terms(s, key, v);
@@ -179,7 +182,7 @@ class Differentiation {
     Vec ds = hn::Mul(whole, hn::Sub(dp, hn::Load(d, memory_.delta + query)));
     if constexpr (kChanged) {
       auto seen = visible_[v]->contains(key);
-      if (text_.given()) {  // a score of -inf, as a mask gives it, hides its key, whatever the product holds
+      if (has_text_) {  // a score of -inf, as a mask gives it, hides its key, whatever the product holds
         seen = hn::And(seen, hn::Ne(score, hn::Set(d, -kInfinity)));
         if (memory_.d_text != nullptr) hn::Store(hn::IfThenElseZero(seen, ds), d, memory_.d_text + at);
         ds = hn::Mul(ds, plain_nan(hn::Load(d, text_slopes_ + at)));
@@ -221,7 +224,8 @@ class Differentiation {
   KeptPairs kept_;
   const float inverse_keep_;
   const ExpressionTask& text_;
-  const bool changed_;  // by anything but scale and LSE
+  const bool has_text_;  // that does anything to these pairs
+  const bool changed_;   // by anything but scale and LSE
   std::optional<LaneInterval> visible_[kBlockVecs];
   std::optional<TermsLanes> lanes_[kBlockVecs];
   std::int64_t key_;

@@ -55,6 +55,8 @@ class PanelSoftmax {
         scale_(task.score_scale),
         terms_(terms_of(task, panel, key_begin, keys)),
         text_(task.expression),
+        joined_(task.works_on_scores()),
+        has_text_(text_.has_score() || panel.text_hides),
         exponent_factor_(task.exponent_factor()),
         kept_(task.dropout, terms_.row, task.q.group),
         key_(panel.first) {
@@ -63,12 +65,11 @@ class PanelSoftmax {
       hn::Store(hn::Set(d, -kInfinity), d, top_ + v * kLanes);
       hn::Store(hn::Zero(d), d, sum_ + v * kLanes);
     }
-    const bool joined = task.works_on_scores();
-    if (panel.empty() || !(panel.masked || joined)) return;
+    if (panel.empty() || !(panel.masked || joined_)) return;
     for (int v = 0; v < kBlockVecs; ++v) {
       visible_[v].emplace(memory.visible_begin + v * kLanes, memory.visible_end + v * kLanes, key_begin);
       visible_[v]->cut(task.tree, terms_.row + v * kLanes, task.q.group, key_begin);
-      if (joined) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
+      if (joined_) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
     }
   }
 
@@ -99,12 +100,12 @@ class PanelSoftmax {
         kept_.given() ? exponentiate<true, false>() : exponentiate<false, false>();
       }
     } else {
-      if (text_.given()) {
+      if (has_text_) {
         if (key_ == panel_.first) apply_text();
       } else if (scale_.capped) {
         cap_scores<bf16::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
       }
-      if (terms_.terms.given() && !text_.given()) {
+      if (terms_.terms.given() && !has_text_) {
         add_terms(key_);
       } else {
         panel_.masked ? raise_maximum<true>() : raise_maximum<false>();
@@ -135,7 +136,7 @@ class PanelSoftmax {
     if (scale_.capped) {
       cap_scores<bf16::kBlock>(memory_.scores, panel_.first, panel_.last, scale_.softcap_scale);
     }
-    for (std::int64_t key = panel_.first; key < panel_.last; key += kPieceKeys) add_terms(key);
+    for (std::int64_t key = panel_.first; key < panel_.last && joined_; key += kPieceKeys) add_terms(key);
     const ExpressionPanel panel{.row = terms_.row,
                                 .rows = terms_.rows,
                                 .group = terms_.group,
@@ -194,7 +195,7 @@ class PanelSoftmax {
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
       const Vec old_max = hn::Load(d, row_max);
-      const bool joined = terms_.terms.given() && !text_.given();
+      const bool joined = terms_.terms.given() && !has_text_;
       const Vec top = joined ? lanes_[v]->top() : hn::Load(d, top_ + v * kLanes);
       const Vec new_max = hn::Max(old_max, top);
       // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
@@ -261,6 +262,8 @@ class PanelSoftmax {
   const ScoreScale& scale_;
   const TermsPanel terms_;
   const ExpressionTask& text_;
+  const bool joined_;    // terms or a text's score
+  const bool has_text_;  // that does anything to these pairs
   const float exponent_factor_;
   KeptPairs kept_;
   std::optional<LaneInterval> visible_[kBlockVecs];

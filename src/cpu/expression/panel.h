@@ -47,6 +47,7 @@ struct ExpressionTask {
   std::int32_t first_key = 0;       // of key 0
 
   bool given() const { return call != nullptr; }
+  bool has_score() const { return given() && call->has_score; }
   bool has_mask() const { return given() && call->has_mask; }
 };
 

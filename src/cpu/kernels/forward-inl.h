@@ -217,7 +217,9 @@ class ForwardBlock : protected QueryBlock {
   /// The same where a text has its say after the terms, or what it makes of the scores stays as it is.
   void softmax_of_text(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys,
                        TileVisibility seen) {
-    add_terms(rest, key_begin, count, keys.first, keys.last, false, [](int, Vec) {});
+    if (task_.works_on_scores() || !task_.normalized) {
+      add_terms(rest, key_begin, count, keys.first, keys.last, false, [](int, Vec) {});
+    }
     if (task_.expression.given()) {
       const ExpressionPanel panel = expression_panel({.row = rest.row, .rows = std::min(kPanel, rest.rows)}, key_begin,
                                                      keys.first, std::min(keys.last, count), keys.last - keys.first);

@@ -190,9 +190,10 @@ struct ForwardTask {
   bool row_invariant = false;    // few queries: sums in the order of forward-inl.h, with tiles of kFewQueriesKeys
   Tiles tiles;
 
-  // The softmax works on products, on their tanh under softcap, and on scores where terms or texts join. Differences of
-  // these are exact where they matter, however large they are: no factor is applied before the maximum is subtracted.
-  bool works_on_scores() const { return terms.given() || expression.given(); }
+  // The softmax works on products, on their tanh under softcap, and on scores where terms or a text's score join.
+  // Differences of these are exact where they matter, however large they are: no factor is applied before the maximum
+  // is subtracted.
+  bool works_on_scores() const { return terms.given() || expression.has_score(); }
   float exponent_factor() const { return works_on_scores() ? kLog2E : score_scale.scale_log2; }
   float score_factor() const { return works_on_scores() ? 1.0F : score_scale.scale; }
 };
