@@ -190,6 +190,24 @@ TEST(Text, HasTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// Of the first query, whatever angles the others have.
+TEST(Text, SinesOfARowDoNotDependOnOtherRows) {
+  for (const char* const score : {"sin(score * factor[q])", "cos(score * factor[q])"}) {
+    AttentionCase attention = text_case(40, 16);
+    attention.options.row_invariant = true;
+    attention.text = {score, "", {{{"factor", DType::float32, 1}, {40}}}};
+    CaseTensors tensors(attention);
+    std::vector<std::vector<double>> first_rows;
+    for (const double of_others : {2.0, 1e6}) {
+      for (std::int64_t i = 0; i < 40; ++i) tensors.captures[0].set(i, i == 0 ? 1.5 : of_others);
+      ASSERT_TRUE(forward(tensors.forward_arguments(), attention.options).ok());
+      std::vector<double>& row = first_rows.emplace_back();
+      for (std::int64_t i = 0; i < attention.heads_q * attention.head_dim_v; ++i) row.push_back(tensors.o.get(i));
+    }
+    EXPECT_EQ(first_rows[0], first_rows[1]) << score;
+  }
+}
+
 TEST(Text, TakesScoresWhoseLseHasLostTheirSum) {
   for (const char* const mask : {"", "k % 3 != 1"}) {
     AttentionCase attention = text_case(60, 16);

@@ -3,7 +3,6 @@
 #define HWY_TARGET_INCLUDE "cpu/kernels/expression_steps.cpp"  // compiled once per instruction set
 #include "hwy/foreach_target.h"                                // must come before highway.h
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -76,21 +75,29 @@ class Step {
     const auto* const b = static_cast<const std::int32_t*>(operands_[1]);
     for (std::int64_t i = 0; i < count_; ++i) static_cast<std::int32_t*>(result_)[i] = f(a[i], b[i]);
   }
-  template <class F>
-  void each_float(const F& f) const {
-    const auto* const a = static_cast<const float*>(operands_[0]);
-    for (std::int64_t i = 0; i < count_; ++i) static_cast<float*>(result_)[i] = f(a[i]);
+  /// vectors(x) where |x| is at most `most`, exact(x) elsewhere: of each element by itself, so that none depends on its
+  /// neighbours.
+  template <class F, class G>
+  void floats_within(float most, const F& vectors, const G& exact) const {
+    const Floats d;
+    for (std::int64_t i = 0; i < count_; i += kLanes) {
+      const Vec x = real(0, i);
+      const auto beyond = hn::Not(hn::Le(hn::Abs(x), hn::Set(d, most)));
+      float* const to = static_cast<float*>(result_) + i;
+      hn::Store(vectors(hn::IfThenZeroElse(beyond, x)), d, to);
+      if (hn::AllFalse(d, beyond)) continue;
+      HWY_ALIGN float given[kLanes];
+      hn::Store(x, d, given);
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+        if (!(std::abs(given[lane]) <= most)) to[lane] = exact(given[lane]);
+      }
+    }
   }
   void each_to_integer() const {
     const auto* const a = static_cast<const float*>(operands_[0]);
     for (std::int64_t i = 0; i < count_; ++i) {
       static_cast<std::int32_t*>(result_)[i] = static_cast<std::int32_t>(expression::truncated(a[i]));
     }
-  }
-  /// Whether every |operand| is at most `most`.
-  bool within(float most) const {
-    const auto* const a = static_cast<const float*>(operands_[0]);
-    return std::all_of(a, a + count_, [&](float x) { return std::abs(x) <= most; });
   }
 
  private:
@@ -154,11 +161,11 @@ void run_function(const Step& step, Op op) {
     case Op::rsqrt: return step.floats([](Vec x) { return one_over(hn::Sqrt(x)); });
     case Op::floor: return step.floats([](Vec x) { return hn::Floor(x); });
     case Op::sin:
-      if (!step.within(kLargestAngle)) return step.each_float([](float x) { return std::sin(x); });
-      return step.floats([&](Vec x) { return hn::Sin(d, x); });
+      return step.floats_within(
+          kLargestAngle, [&](Vec x) { return hn::Sin(d, x); }, [](float x) { return std::sin(x); });
     case Op::cos:
-      if (!step.within(kLargestAngle)) return step.each_float([](float x) { return std::cos(x); });
-      return step.floats([&](Vec x) { return hn::Cos(d, x); });
+      return step.floats_within(
+          kLargestAngle, [&](Vec x) { return hn::Cos(d, x); }, [](float x) { return std::cos(x); });
     default: return;
   }
 }
