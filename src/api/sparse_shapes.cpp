@@ -6,10 +6,13 @@
 
 #include "api/row_format.h"
 #include "api/sparse.h"
+#include "call/limits.h"
 #include "call/sparse_lists.h"
 
 namespace strobe::api {
 namespace {
+
+static_assert(kMaxRowColumns == kMaxHeadDim, "any row may be a key of either kind of attention");
 
 Status check_sparse_float(const NamedTensor& tensor) {
   const DType dtype = tensor.view.dtype;

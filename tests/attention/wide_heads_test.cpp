@@ -81,8 +81,8 @@ TEST_P(WideHeads, JvpMatchesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Widths, WideHeads,
                          testing::Values(Widths{320, 256}, Widths{512, 512}, Widths{576, 512}, Widths{288, 288}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.head_dim) + "_" + std::to_string(info.param.head_dim_v);
+                         [](const auto& widths) {
+                           return std::to_string(widths.param.head_dim) + "_" + std::to_string(widths.param.head_dim_v);
                          });
 
 }  // namespace
