@@ -2,6 +2,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "reference/bound/arithmetic.h"
 #include "reference/bound/backward_row.h"
 #include "reference/bound/parallel.h"
 #include "reference/bound/reference.h"
@@ -9,6 +10,12 @@
 
 namespace strobe::reference {
 namespace {
+
+/// Of the forward that wrote O and LSE: on the CPU it may round P to bfloat16 where the backward does not.
+ArithmeticModel forward_model(const ArithmeticModel& backward, DType dtype) {
+  const bool same = dtype != DType::bfloat16 || backward.probabilities == dtype;
+  return same ? backward : arithmetic_of({}, dtype);
+}
 
 // What heads and sequences share: the sums over them, one thread at a time.
 struct SharedSums {
@@ -166,7 +173,8 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
                           SharedSums& shared) {
   const Head& head = heads_[head_q % static_cast<std::int64_t>(heads_.size())];
   const Scores scores = scores_of(query, q, k_transposed_, columns_, head);
-  const ForwardRow row = forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, model_);
+  const ForwardRow row =
+      forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, forward_model(model_, arguments_.q.dtype));
   const double d_lse = d_lse_at(arguments_.d_lse, rows_.first_q + query, head_q, rows_per_entry(arguments_.q));
   const Bounded correction = scores.normalized ? row_correction(row, d_o, d_lse, model_) : Bounded();
   if (scores.sink && arguments_.d_sink.given()) add_sink_gradient(head_q, *scores.sink, row, correction, shared);
