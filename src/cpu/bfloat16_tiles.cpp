@@ -10,8 +10,8 @@ namespace strobe::cpu {
 using bf16::kBlock;
 
 bool takes_bfloat16(const AttentionProblem& problem) {
-  return problem.dtype == DType::bfloat16 && is_normalized(problem) &&
-         !(problem.has_qv && problem.pass == Pass::backward);
+  const bool has_gradient_of_qv = problem.has_qv && problem.pass == Pass::backward;
+  return problem.dtype == DType::bfloat16 && is_normalized(problem) && !has_gradient_of_qv;
 }
 
 Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {

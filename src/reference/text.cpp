@@ -10,7 +10,6 @@
 namespace strobe::reference {
 namespace {
 
-using expression::Bounded;
 using expression::Id;
 using expression::Variable;
 
@@ -60,7 +59,7 @@ double HeadText::element(int capture, std::span<const std::int64_t> indices) con
   }
 }
 
-expression::Point HeadText::point(std::int64_t query, std::int64_t key, const Bounded& score) const {
+expression::Point HeadText::point(std::int64_t query, std::int64_t key, const expression::Bounded& score) const {
   expression::Point point;
   const auto set = [&](Variable variable, double value) {
     point.variables[static_cast<std::size_t>(variable)] = value;
@@ -82,18 +81,18 @@ bool HeadText::shows(std::int64_t query, std::int64_t key) const {
   return expression::evaluate(formula_->written(), written_mask_, point(query, key, {})).back() != 0.0;
 }
 
-TextScore HeadText::apply(std::int64_t query, std::int64_t key, const Bounded& score) const {
+TextScore HeadText::apply(std::int64_t query, std::int64_t key, const expression::Bounded& score) const {
   const expression::Point at = point(query, key, score);
   const double written = expression::evaluate(formula_->written(), written_score_, at).back();
-  const std::vector<Bounded> derived = expression::evaluate_bounded(formula_->graph(), derived_, at);
-  const Bounded& value = of(derived_, derived, formula_->score());
+  const std::vector<expression::Bounded> derived = expression::evaluate_bounded(formula_->graph(), derived_, at);
+  const expression::Bounded& value = of(derived_, derived, formula_->score());
   const double between = written == value.value ? 0.0 : std::fabs(written - value.value);
   return {{written, std::isnan(between) ? 0.0 : value.error + between}, of(derived_, derived, formula_->slope())};
 }
 
-std::vector<TextRead> HeadText::reads(std::int64_t query, std::int64_t key, const Bounded& score) const {
+std::vector<TextRead> HeadText::reads(std::int64_t query, std::int64_t key, const expression::Bounded& score) const {
   std::vector<TextRead> found;
-  const std::vector<Bounded> derived =
+  const std::vector<expression::Bounded> derived =
       expression::evaluate_bounded(formula_->graph(), derived_, point(query, key, score));
   for (const expression::Read& read : formula_->reads()) {
     std::vector<std::int64_t> indices;

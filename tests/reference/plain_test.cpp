@@ -131,96 +131,90 @@ TEST_P(PlainGradients, MatchCentralDifferences) {
   if (attention.has_sink) expect_gradient(tensors, tensors.sink, gradients.d_sink, attention, "d_sink");
 }
 
-std::vector<AttentionCase> gradient_cases() {
-  const AttentionCase plain{
-      .batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 3, .head_dim_v = 2, .q = {.rows = 5}, .k = {.rows = 6}};
-  std::vector<AttentionCase> cases;
-  const auto add = [&cases](AttentionCase attention, auto change) {
+/// Small cases that differ by their options.
+class GradientCases {
+ public:
+  template <class Change>
+  void add(const Change& change) {
+    AttentionCase attention{
+        .batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 3, .head_dim_v = 2, .q = {.rows = 5}, .k = {.rows = 6}};
     change(attention);
-    attention.seed = cases.size() + 1;
-    cases.push_back(attention);
-  };
-  add(plain, [](AttentionCase&) {});
-  add(plain, [](AttentionCase& c) { c.has_d_lse = false; });
-  add(plain, [](AttentionCase& c) { c.options.scale = -0.75F; });
-  add(plain, [](AttentionCase& c) { c.options.softcap = 1.5F; });
-  add(plain, [](AttentionCase& c) { c.has_qv = true; });
-  add(plain, [](AttentionCase& c) {
+    attention.seed = all.size() + 1;
+    all.push_back(attention);
+  }
+
+  std::vector<AttentionCase> all;
+};
+
+void add_masks_and_lengths(GradientCases& cases) {
+  cases.add([](AttentionCase&) {});
+  cases.add([](AttentionCase& c) { c.has_d_lse = false; });
+  cases.add([](AttentionCase& c) { c.options.scale = -0.75F; });
+  cases.add([](AttentionCase& c) { c.options.softcap = 1.5F; });
+  cases.add([](AttentionCase& c) { c.has_qv = true; });
+  cases.add([](AttentionCase& c) {
     c.has_qv = true;
     c.options = {.causal = CausalMask::bottom_right, .softcap = 1.5F};
   });
-  add(plain, [](AttentionCase& c) { c.options.causal = CausalMask::bottom_right; });
-  add(plain, [](AttentionCase& c) { c.options.causal = CausalMask::top_left; });
-  add(plain,
+  cases.add([](AttentionCase& c) { c.options.causal = CausalMask::bottom_right; });
+  cases.add([](AttentionCase& c) { c.options.causal = CausalMask::top_left; });
+  cases.add(
       [](AttentionCase& c) { c.options = {.causal = CausalMask::bottom_right, .window = {1, -1}, .softcap = 2.0F}; });
-  add(plain, [](AttentionCase& c) { c.options = {.causal = CausalMask::top_left, .window = {1, 0}}; });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) { c.options = {.causal = CausalMask::top_left, .window = {1, 0}}; });
+  cases.add([](AttentionCase& c) {
     c.options.window = {-1, 0};
     c.placement.layout = Layout::scrambled;
   });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) {
     c.q.seqused = {3, 0};
     c.k.seqused = {6, 2};
   });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) {
     c.q = {.rows = 8, .cu_seqlens = {0, 5, 7}};
     c.k = {.rows = 7, .cu_seqlens = {0, 3, 7}, .seqused = {2, 4}};
     c.options.causal = CausalMask::bottom_right;
   });
-  add(plain, [](AttentionCase& c) { c.options.chunk = 2; });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) { c.options.chunk = 2; });
+  cases.add([](AttentionCase& c) {
     c.options = {.causal = CausalMask::top_left, .chunk = 3};
     c.has_sink = true;
   });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) {
     c.alibi = Alibi::per_head;
     c.options.causal = CausalMask::bottom_right;
   });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) {
     c.alibi = Alibi::per_batch_and_head;
     c.options.softcap = 2.0F;
   });
+}
+
+void add_modifiers(GradientCases& cases) {
   for (const bool per_batch : {false, true}) {
     for (const bool per_head : {false, true}) {
-      add(plain, [&](AttentionCase& c) {
+      cases.add([&](AttentionCase& c) {
         c.bias = {.sharing = {.per_batch = per_batch, .per_head = per_head}, .hidden = 0.3};
         c.options.causal = CausalMask::bottom_right;
         c.options.softcap = 2.0F;
       });
     }
   }
-  add(plain, [](AttentionCase& c) { c.has_sink = true; });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) { c.has_sink = true; });
+  cases.add([](AttentionCase& c) {
     c.has_sink = true;  // the first queries see nothing else
     c.options.causal = CausalMask::bottom_right;
     c.k.rows = 3;
     c.has_d_lse = true;
   });
-  add(plain, [](AttentionCase& c) { c.options.dropout = 0.4F; });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) { c.options.dropout = 0.4F; });
+  cases.add([](AttentionCase& c) {
     c.options = {.causal = CausalMask::bottom_right, .softcap = 2.0F, .dropout = 0.5F};
     c.alibi = Alibi::per_head;
     c.bias = {.dtype = DType::float32, .sharing = {.per_head = true}};
     c.has_sink = true;
     c.random = {.seed = 7, .offset = 9};
   });
-  const auto without_softmax = [](AttentionCase& c) {
-    c.options.normalize = Normalization::none;
-    c.wants_lse = c.has_d_lse = false;
-  };
-  add(plain, [&](AttentionCase& c) {
-    without_softmax(c);
-    c.bias = {.sharing = {.per_head = true}, .hidden = 0.3};
-    c.options.causal = CausalMask::bottom_right;
-  });
-  add(plain, [&](AttentionCase& c) {
-    without_softmax(c);
-    c.options.softcap = 2.0F;
-    c.options.dropout = 0.4F;
-    c.alibi = Alibi::per_head;
-    c.text = {"score * sigmoid(score) / k_len", "k != 2", {}};
-  });
-  add(plain, [](AttentionCase& c) {
+  cases.add([](AttentionCase& c) {
     c.q.rows = 70;  // two blocks of queries, two of keys
     c.k.rows = 66;
     c.batch = 1;
@@ -229,7 +223,33 @@ std::vector<AttentionCase> gradient_cases() {
     c.blocks = {.size = 64, .sharing = {.per_head = true}, .visible = 0.6};
     c.has_sink = true;
   });
-  return cases;
+}
+
+void add_scores_that_are_not_normalized(GradientCases& cases) {
+  const auto without_softmax = [](AttentionCase& c) {
+    c.options.normalize = Normalization::none;
+    c.wants_lse = c.has_d_lse = false;
+  };
+  cases.add([&](AttentionCase& c) {
+    without_softmax(c);
+    c.bias = {.sharing = {.per_head = true}, .hidden = 0.3};
+    c.options.causal = CausalMask::bottom_right;
+  });
+  cases.add([&](AttentionCase& c) {
+    without_softmax(c);
+    c.options.softcap = 2.0F;
+    c.options.dropout = 0.4F;
+    c.alibi = Alibi::per_head;
+    c.text = {"score * sigmoid(score) / k_len", "k != 2", {}};
+  });
+}
+
+std::vector<AttentionCase> gradient_cases() {
+  GradientCases cases;
+  add_masks_and_lengths(cases);
+  add_modifiers(cases);
+  add_scores_that_are_not_normalized(cases);
+  return cases.all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, PlainGradients, testing::ValuesIn(gradient_cases()));

@@ -14,7 +14,7 @@ namespace strobe::program {
 
 /// A way to quantise Q, K and V, by name.
 struct Ingredients {
-  const char* name;
+  const char* name = "";
   QuantizeOptions options;
 };
 

@@ -10,7 +10,7 @@ using Change = std::function<void(QuantizeOptions&)>;
 std::vector<Change> coarser(ScaleUnit QuantizeOptions::* scales, ScaleUnit than) {
   std::vector<Change> changes;
   for (const ScaleUnit unit : {ScaleUnit::tensor, ScaleUnit::head, ScaleUnit::block, ScaleUnit::group}) {
-    if (unit < than) changes.push_back([scales, unit](QuantizeOptions& options) { options.*scales = unit; });
+    if (unit < than) changes.emplace_back([scales, unit](QuantizeOptions& options) { options.*scales = unit; });
   }
   return changes;
 }

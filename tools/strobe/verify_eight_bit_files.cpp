@@ -114,7 +114,7 @@ class FilesReport {
     needs_table_.add_row({name_of(element), name_of_unit(options.q_scales), name_of_unit(options.k_scales),
                           name_of_unit(options.v_scales), rotated, options.center_k ? "yes" : "no",
                           fmt::format("{:.2e}", need->rmse), of_bfloat16(need->rmse)});
-    needs_.push_back(std::move(*need));
+    needs_.push_back(*need);
     return {};
   }
 

@@ -7,6 +7,7 @@
 #include "exit_code.h"
 #include "input_files.h"
 #include "json_flag.h"
+#include "strobe/attention.h"
 
 namespace strobe::program {
 

@@ -41,7 +41,7 @@ class Codes {
   }
 
  private:
-  Name add(std::string code) {
+  Name add(const std::string& code) {
     runtime::Sha256 hash;
     hash.update_field(code);
     const auto digest = hash.finish();
@@ -51,7 +51,7 @@ class Codes {
       return static_cast<int>(word >> 1U);  // template arguments print without a sign
     };
     const Name name{bits(0), bits(4)};
-    codes_.try_emplace(name, std::move(code));  // of so many bits of SHA-256, other code has another name
+    codes_.try_emplace(name, code);  // of so many bits of SHA-256, other code has another name
     return name;
   }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -273,6 +274,12 @@ void HeadGroup::run(SharedSums& shared) {
   store_keys(shared.result);
 }
 
+/// Where errors without a limit met zeros, nothing is promised: gradients of float32 are not stored through a rounding,
+/// which would say so.
+void promise_nothing_of_nan(BoundedTensor& tensor) {
+  std::ranges::replace_if(tensor.bound, [](double bound) { return std::isnan(bound); }, kInfinity);
+}
+
 }  // namespace
 
 BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options,
@@ -299,6 +306,9 @@ BackwardResult backward(const BackwardArguments& arguments, const AttentionOptio
     HeadGroup(arguments, options, model, sequences[task / heads_kv], task % heads_kv).run(shared);
   });
   add_capture_roundings(shared, model);
+  promise_nothing_of_nan(result.d_bias);
+  promise_nothing_of_nan(result.d_sink);
+  for (BoundedTensor& gradient : result.d_captures) promise_nothing_of_nan(gradient);
   return result;
 }
 
