@@ -25,7 +25,7 @@ TEST(RandomCase, HasEveryOptionOften) {
        {"packed q",      "packed k",  "seqused", "grouped heads", "scale",         "causal", "causal top_left",
         "window",        "chunk",     "softcap", "dropout",       "deterministic", "alibi",  "bias",
         "d_bias",        "sink",      "d_sink",  "block_mask",    "max_logits",    "d_lse",  "backward",
-        "row_invariant", "tree_mask", "offsets", "normalize",     "text", "qv"}) {
+        "row_invariant", "tree_mask", "offsets", "normalize",     "text",          "qv"}) {
     EXPECT_GE(counts[name], 1000) << name;
     RecordProperty(name, counts[name]);
   }

@@ -283,7 +283,7 @@ struct BackwardTask {
   std::int64_t key_end = 0;    // at most block_n keys
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
-  bool normalized = true;  // else P is the scores, 0 where hidden: neither normalizers nor delta are read
+  bool normalized = true;       // else P is the scores, 0 where hidden: neither normalizers nor delta are read
   std::int64_t qv_columns = 0;  // as of ForwardTask
   float scale = 0.0F;
   VisibleKeys visible;
