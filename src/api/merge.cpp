@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/call_memory.h"
 #include "api/choose_engine.h"
 #include "api/guarded.h"
 #include "api/tensor_checks.h"
@@ -151,36 +152,20 @@ Status check_shapes(const MergeBackwardArguments& a) {
 
 /// Pointers, and outputs apart from one another and from what is read.
 Status check_memory(const MergeBackwardArguments& a) {
-  std::vector<std::string> names;
-  std::vector<ConstTensorView> views;
-  const auto add = [&](std::string name, const ConstTensorView& view) {
-    if (!view.given()) return;
-    names.push_back(std::move(name));
-    views.push_back(view);
-  };
+  api::CallMemory memory;
   for (std::size_t i = 0; i < a.parts.size(); ++i) {
     const GradientNames of_part(i);
-    add(of_part.d_o, a.gradients[i].d_o);
-    add(of_part.d_lse, a.gradients[i].d_lse);
+    memory.add_output(of_part.d_o, a.gradients[i].d_o);
+    memory.add_output(of_part.d_lse, a.gradients[i].d_lse);
   }
-  const std::size_t outputs = views.size();
-  add("d_o", a.d_o);
-  add("d_lse", a.d_lse);
+  memory.add_input("d_o", a.d_o);
+  memory.add_input("d_lse", a.d_lse);
   for (std::size_t i = 0; i < a.parts.size(); ++i) {
     const PartNames of_part(i);
-    add(of_part.o, a.parts[i].o);
-    add(of_part.lse, a.parts[i].lse);
+    memory.add_input(of_part.o, a.parts[i].o);
+    memory.add_input(of_part.lse, a.parts[i].lse);
   }
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    if (Status status = api::check_data({names[i], views[i]}); !status.ok()) return status;
-  }
-  for (std::size_t i = 0; i < outputs; ++i) {
-    for (std::size_t other = i + 1; other < views.size(); ++other) {
-      Status status = api::check_apart({names[i], views[i]}, {names[other], views[other]});
-      if (!status.ok()) return status;
-    }
-  }
-  return {};
+  return memory.check();
 }
 
 Status run(const MergeBackwardArguments& arguments, const Execution& execution) {

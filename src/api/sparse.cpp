@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "api/call_memory.h"
 #include "api/choose_engine.h"
 #include "api/guarded.h"
 #include "call/sparse_lists.h"
@@ -103,40 +104,28 @@ Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& 
 namespace api {
 
 Status check_sparse_memory(const SparseForwardArguments& a) {
-  std::vector<std::string> names;
-  std::vector<ConstTensorView> views;
-  const auto add = [&](std::string name, const ConstTensorView& view) {
-    if (!view.given()) return;
-    names.push_back(std::move(name));
-    views.push_back(view);
-  };
-  add("o", a.o);
-  add("lse", a.lse);
-  const std::size_t outputs = views.size();
-  add("q", a.q);
-  add("sink", a.sink);
-  add("cu_seqlens_q", a.cu_seqlens_q);
-  for (std::size_t i = 0; i < a.sources.size(); ++i) {
-    const SparseSource& s = a.sources[i];
+  CallMemory memory;
+  memory.add_output("o", a.o);
+  memory.add_output("lse", a.lse);
+  memory.add_input("q", a.q);
+  memory.add_input("sink", a.sink);
+  memory.add_input("cu_seqlens_q", a.cu_seqlens_q);
+  add_sources(memory, a.sources);
+  return memory.check();
+}
+
+void add_sources(CallMemory& memory, std::span<const SparseSource> sources) {
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const SparseSource& s = sources[i];
     const std::string name = fmt::format("sources[{}].", i);
-    add(name + "k", s.k);
-    add(name + "v", s.v);
-    add(name + "indices", s.indices);
-    add(name + "topk_length", s.topk_length);
-    add(name + "cu_seqlens_k", s.cu_seqlens_k);
-    add(name + "page_table", s.page_table);
-    add(name + "seqused_k", s.seqused_k);
+    memory.add_input(name + "k", s.k);
+    memory.add_input(name + "v", s.v);
+    memory.add_input(name + "indices", s.indices);
+    memory.add_input(name + "topk_length", s.topk_length);
+    memory.add_input(name + "cu_seqlens_k", s.cu_seqlens_k);
+    memory.add_input(name + "page_table", s.page_table);
+    memory.add_input(name + "seqused_k", s.seqused_k);
   }
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    if (Status status = check_data({names[i], views[i]}); !status.ok()) return status;
-  }
-  for (std::size_t i = 0; i < outputs; ++i) {
-    for (std::size_t other = i + 1; other < views.size(); ++other) {
-      Status status = check_apart({names[i], views[i]}, {names[other], views[other]});
-      if (!status.ok()) return status;
-    }
-  }
-  return {};
 }
 
 Status check_sparse_values(const SparseForwardArguments& a) {

@@ -2,6 +2,9 @@
 // What must hold of a call of sparse attention.
 #pragma once
 
+#include <span>
+
+#include "api/call_memory.h"
 #include "api/tensor_checks.h"
 #include "strobe/sparse.h"
 
@@ -15,5 +18,8 @@ Status check_sparse_memory(const SparseForwardArguments& arguments);
 
 /// Lengths, pages and lists, of tensors in host memory whose shapes are checked.
 Status check_sparse_values(const SparseForwardArguments& arguments);
+
+/// The sources' tensors, as inputs.
+void add_sources(CallMemory& memory, std::span<const SparseSource> sources);
 
 }  // namespace strobe::api

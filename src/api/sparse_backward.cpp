@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/call_memory.h"
 #include "api/choose_engine.h"
 #include "api/guarded.h"
 #include "api/sparse.h"
@@ -76,45 +77,22 @@ Status check_backward_shapes(const SparseBackwardArguments& a, const SparseOptio
 /// Pointers, and the gradients apart from one another and from what is read.
 Status check_backward_memory(const SparseBackwardArguments& a) {
   if (Status status = api::check_sparse_memory(a.forward); !status.ok()) return status;
-  std::vector<std::pair<std::string, ConstTensorView>> tensors;
-  const auto add = [&](std::string name, const ConstTensorView& view) {
-    if (view.given()) tensors.emplace_back(std::move(name), view);
-  };
-  add("dq", a.dq);
-  add("d_sink", a.d_sink);
+  api::CallMemory memory;
+  memory.add_output("dq", a.dq);
+  memory.add_output("d_sink", a.d_sink);
   for (std::size_t i = 0; i < a.gradients.size(); ++i) {
-    add(fmt::format("gradients[{}].dk", i), a.gradients[i].dk);
-    add(fmt::format("gradients[{}].dv", i), a.gradients[i].dv);
+    memory.add_output(fmt::format("gradients[{}].dk", i), a.gradients[i].dk);
+    memory.add_output(fmt::format("gradients[{}].dv", i), a.gradients[i].dv);
   }
-  const std::size_t outputs = tensors.size();
-  add("d_o", a.d_o);
-  add("d_lse", a.d_lse);
-  add("q", a.forward.q);
-  add("o", a.forward.o);
-  add("lse", a.forward.lse);
-  add("sink", a.forward.sink);
-  add("cu_seqlens_q", a.forward.cu_seqlens_q);
-  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
-    const SparseSource& s = a.forward.sources[i];
-    const std::string name = fmt::format("sources[{}].", i);
-    add(name + "k", s.k);
-    add(name + "v", s.v);
-    add(name + "indices", s.indices);
-    add(name + "topk_length", s.topk_length);
-    add(name + "cu_seqlens_k", s.cu_seqlens_k);
-    add(name + "seqused_k", s.seqused_k);
-  }
-  for (const auto& [name, view] : tensors) {
-    if (Status status = api::check_data({name, view}); !status.ok()) return status;
-  }
-  for (std::size_t i = 0; i < outputs; ++i) {
-    for (std::size_t other = i + 1; other < tensors.size(); ++other) {
-      Status status =
-          api::check_apart({tensors[i].first, tensors[i].second}, {tensors[other].first, tensors[other].second});
-      if (!status.ok()) return status;
-    }
-  }
-  return {};
+  memory.add_input("d_o", a.d_o);
+  memory.add_input("d_lse", a.d_lse);
+  memory.add_input("q", a.forward.q);
+  memory.add_input("o", a.forward.o);
+  memory.add_input("lse", a.forward.lse);
+  memory.add_input("sink", a.forward.sink);
+  memory.add_input("cu_seqlens_q", a.forward.cu_seqlens_q);
+  api::add_sources(memory, a.forward.sources);
+  return memory.check();
 }
 
 Status run_sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
