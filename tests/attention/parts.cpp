@@ -131,7 +131,7 @@ class Part {
 
 /// How far storing an element may move it.
 double storage_error(DType dtype, double element) {
-  const double unit = dtype == DType::float32 ? 0x1p-24 : dtype == DType::float16 ? 0x1p-11 : 0x1p-9;
+  const double unit = dtype == DType::float32 ? 0x1p-24 : dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
   const double smallest = dtype == DType::float16 ? 0x1p-25 : 0x1p-126;  // what is smaller may be flushed to 0
   return unit * std::fabs(element) + smallest;
 }
