@@ -61,6 +61,13 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
           .segments = gpu::segments_of(problem, config.segment_blocks * config.block_n)};
 }
 
+/// Behind left padding blocks of keys begin anywhere in a page. log: sm80-page-pieces
+int page_rows_of(const AttentionProblem& problem, const forward::Config& config) {
+  constexpr int kRows = 16;
+  const bool whole = problem.page_size % kRows == 0 && !problem.has_leftpad_k && config.block_n % kRows == 0;
+  return config.pages_ahead && whole ? kRows : 1;
+}
+
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape,
                           const gpu::Choice& choice) {
@@ -87,6 +94,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     config.schedule = Schedule::rounds;
     choose_tiles(config, problem, shape, choice);
   }
+  config.page_rows = page_rows_of(problem, config);
   const std::int64_t tiles =
       (Checked(m_tiles_of(problem, config)) * sequences_of(problem) * heads_of(problem, config)).value();
   if (tiles > gpu::kMaxInt) {
@@ -144,7 +152,8 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
                         strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), c.chunks_at_once);
   }
   if (c.pages) {
-    text += fmt::format("pages         of {} rows, read row by row{}\n", problem.page_size,
+    text += fmt::format("pages         of {} rows, read {}{}\n", problem.page_size,
+                        c.page_rows == 1 ? "row by row" : fmt::format("{} rows at a time", c.page_rows),
                         c.pages_ahead ? "; the table a block ahead" : "");
   }
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);

@@ -20,7 +20,7 @@ void add(AttentionProblem problem, Pass pass, const gpu::DeviceShape& shape, gpu
 }
 
 /// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous, in 8 bits or in pages; on
-/// 9.0, where kernels of sm90 read pages, contiguous, and a batch without lengths.
+/// 9.0 a batch without lengths, too.
 void add_decodes(AttentionProblem problem, gpu::PackList& list) {
   problem.dtype = DType::bfloat16;
   problem.causal = CausalMask::none;
@@ -33,6 +33,10 @@ void add_decodes(AttentionProblem problem, gpu::PackList& list) {
     add(decode, Pass::forward, shape, list);
   };
   const auto used_lengths = [](AttentionProblem& decode) { decode.has_seqused_k = true; };
+  const auto pages = [](AttentionProblem& decode) {
+    decode.has_seqused_k = true;
+    decode.page_size = 16;
+  };
   for (const std::int64_t group : {4, 8}) {
     for (const DType stored : {DType::int8, DType::float8_e4m3}) {
       for (const gpu::DeviceShape& shape : {kA100, kL40, kH200}) {
@@ -44,15 +48,13 @@ void add_decodes(AttentionProblem problem, gpu::PackList& list) {
     }
     for (const gpu::DeviceShape& shape : {kA100, kL40}) {
       add_decode(shape, 128, group, used_lengths);
-      add_decode(shape, 128, group, [](AttentionProblem& decode) {
-        decode.has_seqused_k = true;
-        decode.page_size = 16;
-      });
+      add_decode(shape, 128, group, pages);
     }
   }
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t group : {1, 4, 8}) {
       add_decode(kH200, head_dim, group, used_lengths);
+      add_decode(kH200, head_dim, group, pages);
       for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
         add_decode(kH200, head_dim, group, [=](AttentionProblem& decode) { decode.batch = batch; });
       }

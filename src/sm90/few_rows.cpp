@@ -11,15 +11,16 @@
 namespace strobe::sm90 {
 namespace {
 
-/// TMA brings pages of whole boxes faster than warps look up their rows; of other pages, only wide rows take longer to
-/// copy than to find.
+/// Of contiguous keys, and of pages of whole pieces of 16 rows. TMA brings other pages of whole boxes faster than warps
+/// look up their rows; of the rest, only wide rows take longer to copy than to find.
 bool reads_rows_faster(const AttentionProblem& problem) {
   constexpr std::int64_t kLeastKeys = 512;
   constexpr std::int64_t kWideRow = 128;
+  constexpr std::int64_t kPieceRows = 16;
   switch (key_source(problem)) {
     case forward::KeySource::tensor: return problem.seqlen_k >= kLeastKeys;
     case forward::KeySource::page_rows: return std::min(problem.head_dim, problem.head_dim_v) >= kWideRow;
-    default: return false;
+    default: return problem.page_size % kPieceRows == 0 && problem.seqlen_k >= kLeastKeys;
   }
 }
 

@@ -13,17 +13,14 @@ namespace {
 constexpr gpu::DeviceShape kH200 = gpu::device_named("H200");
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
-/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the
-/// list of sm80.
+/// batched and packed; calls of few queries are in the list of sm80.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
-  problem.batch = problem.heads_kv = 1;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
   problem.scale = 1.0F;
-  const auto add = [&](std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t group, bool packed) {
-    problem.heads_q = group;
-    problem.seqlen_q = problem.total_q = seqlen_q;
-    problem.seqlen_k = problem.total_k = seqlen_k;
+  const auto add = [&](std::int64_t seqlen, bool packed) {
+    problem.seqlen_q = problem.total_q = problem.seqlen_k = problem.total_k = seqlen;
     problem.packed_q = problem.packed_k = packed;
     problems.push_back(problem);
   };
@@ -32,17 +29,11 @@ std::vector<AttentionProblem> common_problems() {
     problem.head_dim = problem.head_dim_v = head_dim;
     problem.causal = causal;
     for (const std::int64_t seqlen : {64, 128}) {
-      if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
+      if (seqlen == 128 || head_dim <= 128) add(seqlen, false);
     }
     for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
-      for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
+      for (const bool packed : {false, true}) add(seqlen, packed);
     }
-    if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) return;
-    problem.has_seqused_k = true;
-    problem.page_size = 16;
-    for (const std::int64_t group : {1, 4, 8}) add(1, 4096, group, false);
-    problem.has_seqused_k = false;
-    problem.page_size = 0;
   });
   return problems;
 }

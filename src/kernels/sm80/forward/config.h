@@ -42,8 +42,11 @@ struct Config {
   // Copies start as soon as there is a stage for them, before the step's products: else under those.
   bool copies_first = false;
 
-  // A warp looks up the pages of a block, a row a lane, while it copies the block before.
+  // A warp looks up the pages of a block, a piece a lane, while it copies the block before.
   bool pages_ahead = false;
+
+  // Rows of a piece of a block that lie in one page, one behind another: 1 or 16.
+  int page_rows = 1;
 
   // A CTA's tile lies in shared memory: else it is found anew where it is wanted.
   bool keeps_work = false;
@@ -78,8 +81,9 @@ constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.
 constexpr bool fields_agree(const Config& c) {
   const bool pages =
       !c.pages_ahead || (c.pages && c.stages > 1 && threads_per_group(c) == kWarpSize && c.block_n <= kWarpSize);
+  const bool pieces = c.page_rows == 1 || (c.pages_ahead && c.block_n % c.page_rows == 0);
   const bool work = c.keeps_work || !(splits(c) || folds(c));  // where a CTA has several tiles
-  return pages && work;
+  return pages && pieces && work;
 }
 
 constexpr Tiling tiling(const Config& c) {

@@ -12,7 +12,7 @@
 namespace strobe::sm80::forward {
 
 /// Where the rows of one block after another lie: pages that are looked up ahead, so that their table is read under the
-/// copies, and once for all lanes.
+/// copies, and once for all lanes. A lane looks up one piece of the block: page_rows rows of one page.
 template <Config C>
 class BlockPlaces {
  public:
@@ -21,23 +21,24 @@ class BlockPlaces {
 
   /// `first`: the block's first key, of `used`.
   __device__ __forceinline__ void find(const CacheParams& cache, int first, int used) {
-    const int key = first + static_cast<int>(threadIdx.x % kWarpSize);
+    const int row = static_cast<int>(threadIdx.x % kWarpSize) * C.page_rows;
+    const int key = first + row;
     place_.entry = sequence::kNoEntry;
-    if (key < used) {
+    if (row < C.block_n && key < used) {
       place_ = sequence::cache_place<true, false>(cache, sequence_, start_ + key);
     }
   }
 
-  /// Row `row` of the block in K or V; null where it does not exist. All lanes call it together.
-  __device__ __forceinline__ const unsigned short* row_of(const Rows& tensor, int row) const {
-    const int entry = __shfl_sync(score::kFullWarp, place_.entry, row);
-    const int row_in_page = __shfl_sync(score::kFullWarp, place_.row, row);
+  /// The first row of a piece of the block in K or V; null where it does not exist. All lanes call it together.
+  __device__ __forceinline__ const unsigned short* first_row_of(const Rows& tensor, int piece) const {
+    const int entry = __shfl_sync(score::kFullWarp, place_.entry, piece);
+    const int row_in_page = __shfl_sync(score::kFullWarp, place_.row, piece);
     return entry == sequence::kNoEntry ? nullptr : tensor.row(entry, row_in_page, head_);
   }
 
  private:
   int sequence_, start_, head_;
-  sequence::CachePlace place_{sequence::kNoEntry, 0};  // of the lane's row
+  sequence::CachePlace place_{sequence::kNoEntry, 0};  // of the lane's piece
 };
 
 /// The rows of variants that do not look ahead: they find each row when they copy it.
@@ -209,9 +210,11 @@ class KeyValueLoader {
   __device__ __forceinline__ void start_rows(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
                                              int columns) const {
     const int first = n * C.block_n;
-    if constexpr (C.pages_ahead) {
+    if constexpr (C.pages_ahead && C.page_rows > 1) {
+      start_pieces<Tile>(tile, tensor, used_ - first, columns);
+    } else if constexpr (C.pages_ahead) {
       start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns,
-                                                      [&](int row) { return next_.row_of(tensor, row); });
+                                                      [&](int row) { return next_.first_row_of(tensor, row); });
     } else if constexpr (C.pages) {
       const TileWork work = tile_work<C>(params_);
       const sequence::CachedRows<C.rule.element, true, false> rows(
@@ -222,6 +225,19 @@ class KeyValueLoader {
     } else {
       start_copy<Tile, C.block_n, kThreads>(tile, data + first * tensor.row_stride, tensor.row_stride, used_ - first,
                                             columns);
+    }
+  }
+
+  /// A block of which each piece lies in one page. `left`: rows of the block that exist, in pages that do.
+  template <typename Tile>
+  __device__ __forceinline__ void start_pieces(uint32_t tile, const Rows& tensor, int left, int columns) const {
+#pragma unroll
+    for (int piece = 0; piece < C.block_n / C.page_rows; ++piece) {
+      const int row = piece * C.page_rows;
+      const unsigned short* const data = next_.first_row_of(tensor, piece);
+      const bool exists = data != nullptr;
+      start_copy<Tile, C.page_rows, kThreads>(tile + row * Tile::kRowBytes, exists ? data : tensor.data,
+                                              tensor.row_stride, exists ? left - row : 0, columns);
     }
   }
 

@@ -67,7 +67,7 @@ AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
     problem.dropout = 0.0F;
   }
   if (random.chance(0.3)) problem.has_seqused_k = true;
-  if (random.chance(0.3)) problem.page_size = 16;
+  if (random.chance(0.3)) problem.page_size = random.one_of({12, 16});
   if (random.chance(0.2)) problem.has_leftpad_k = true;
   problem.has_cache_batch_idx = problem.page_size == 0 && random.chance(0.2);
   return problem;
@@ -191,7 +191,11 @@ TEST_F(Sm80Compile, ChoicesAreExplainedAndMayBeOthers) {
   decode.seqlen_q = 1;
   decode.total_q = decode.batch;
   decode.page_size = 16;
-  expect_choice(decode, [](auto& c) { c.pages_ahead = !c.pages_ahead; });
+  expect_choice(decode, [](auto& c) {
+    c.pages_ahead = !c.pages_ahead;
+    c.page_rows = 1;
+  });
+  expect_choice(decode, [](auto& c) { c.page_rows = 1; });
   expect_choice(decode, [](auto& c) { c.copies_first = !c.copies_first; });
   decode.stored = {DType::int8, 1, 1};
   expect_choice(decode, [](auto& c) { c.chunks_at_once /= 2; });

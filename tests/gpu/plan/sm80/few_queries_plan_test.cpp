@@ -148,14 +148,24 @@ TEST(Sm80FewQueries, OptionsThatNeedWholeTilesAreNotSplit) {
   }
 }
 
-TEST(Sm80Caches, AreReadRowByRow) {
+TEST(Sm80Caches, AreReadByPiecesOfPages) {
   AttentionProblem problem = few_problem({2, 1, 4096, 8, 8, 128});
   problem.page_size = 16;
   const ForwardPlan plan = few_plan(problem, kFewOnA100);
   EXPECT_TRUE(plan.config.pages && plan.config.rule.varlen && !plan.config.entries);
   const std::string text = explain(problem, kFewOnA100, plan);
-  EXPECT_NE(text.find("pages         of 16 rows, read row by row; the table a block ahead\n"), std::string::npos)
+  EXPECT_NE(text.find("pages         of 16 rows, read 16 rows at a time; the table a block ahead\n"), std::string::npos)
       << text;
+  for (const std::int64_t page_size : {1, 8, 24, 100}) {
+    problem.page_size = page_size;
+    EXPECT_EQ(few_plan(problem, kFewOnA100).config.page_rows, 1) << page_size;
+  }
+  for (const std::int64_t page_size : {32, 48, 256}) {
+    problem.page_size = page_size;
+    EXPECT_EQ(few_plan(problem, kFewOnA100).config.page_rows, 16) << page_size;
+  }
+  problem.has_leftpad_k = true;  // blocks begin anywhere in a page
+  EXPECT_EQ(few_plan(problem, kFewOnA100).config.page_rows, 1);
   problem.page_size = 0;
   problem.has_cache_batch_idx = problem.has_leftpad_k = true;
   const forward::Config config = few_plan(problem, kFewOnA100).config;

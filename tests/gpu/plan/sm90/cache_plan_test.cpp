@@ -64,9 +64,15 @@ TEST(Sm90CachePlan, TilesAreThoseOfUsedLengths) {
   EXPECT_EQ(config_of(full).block_n, 128);  // two pages, not parts of them
 }
 
-TEST(Sm90CachePlan, FewContiguousRowsAreThoseOfSm80) {
+TEST(Sm90CachePlan, FewRowsAreThoseOfSm80) {
   AttentionProblem problem = paged_problem(16, 128, 4);  // each head of queries has its own keys
-  EXPECT_FALSE(is_decode(problem));
+  EXPECT_TRUE(is_decode(problem));
+  for (const std::int64_t page_size : {8, 24, 40}) {
+    EXPECT_FALSE(is_decode(paged_problem(page_size, 128, 4))) << page_size;
+  }
+  for (const std::int64_t page_size : {32, 64, 256}) {
+    EXPECT_TRUE(is_decode(paged_problem(page_size, 64, 4))) << page_size;
+  }
   problem.page_size = 0;
   EXPECT_TRUE(is_decode(problem));
   const auto changed = [&](auto change) {
