@@ -54,7 +54,7 @@ void add_decodes(AttentionProblem problem, gpu::PackList& list) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t group : {1, 4, 8}) {
       add_decode(kH200, head_dim, group, used_lengths);
-      add_decode(kH200, head_dim, group, pages);
+      if (head_dim == 128) add_decode(kH200, head_dim, group, pages);
       for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
         add_decode(kH200, head_dim, group, [=](AttentionProblem& decode) { decode.batch = batch; });
       }

@@ -11,16 +11,21 @@
 namespace strobe::sm90 {
 namespace {
 
-/// Of contiguous keys, and of pages of whole pieces of 16 rows. TMA brings other pages of whole boxes faster than warps
-/// look up their rows; of the rest, only wide rows take longer to copy than to find.
+/// Of contiguous keys, and of pages of whole pieces of 16 rows, of narrow rows several: TMA brings other pages of whole
+/// boxes faster than warps look up their rows. Of the rest, only wide rows take longer to copy than to find.
+/// log: sm80-page-pieces
 bool reads_rows_faster(const AttentionProblem& problem) {
   constexpr std::int64_t kLeastKeys = 512;
   constexpr std::int64_t kWideRow = 128;
   constexpr std::int64_t kPieceRows = 16;
+  constexpr std::int64_t kLeastNarrowPage = 64;
+  constexpr std::int64_t kNarrowRow = 64;
   switch (key_source(problem)) {
     case forward::KeySource::tensor: return problem.seqlen_k >= kLeastKeys;
     case forward::KeySource::page_rows: return std::min(problem.head_dim, problem.head_dim_v) >= kWideRow;
-    default: return problem.page_size % kPieceRows == 0 && problem.seqlen_k >= kLeastKeys;
+    default:
+      return problem.page_size % kPieceRows == 0 && problem.seqlen_k >= kLeastKeys &&
+             (problem.page_size >= kLeastNarrowPage || std::min(problem.head_dim, problem.head_dim_v) > kNarrowRow);
   }
 }
 

@@ -13,7 +13,8 @@ namespace {
 constexpr gpu::DeviceShape kH200 = gpu::device_named("H200");
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
-/// batched and packed; calls of few queries are in the list of sm80.
+/// batched and packed, and a query at a time over pages of narrow rows in bfloat16; other calls of few queries are in
+/// the list of sm80.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
@@ -33,6 +34,17 @@ std::vector<AttentionProblem> common_problems() {
     }
     for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
       for (const bool packed : {false, true}) add(seqlen, packed);
+    }
+    if (head_dim > 64 || dtype != DType::bfloat16 || causal != CausalMask::none) return;
+    AttentionProblem decode = problem;
+    decode.seqlen_q = decode.total_q = 1;
+    decode.seqlen_k = decode.total_k = 4096;
+    decode.packed_q = decode.packed_k = false;
+    decode.has_seqused_k = true;
+    decode.page_size = 16;
+    for (const std::int64_t group : {1, 4, 8}) {
+      decode.heads_q = group;
+      problems.push_back(decode);
     }
   });
   return problems;

@@ -70,9 +70,10 @@ TEST(Sm90CachePlan, FewRowsAreThoseOfSm80) {
   for (const std::int64_t page_size : {8, 24, 40}) {
     EXPECT_FALSE(is_decode(paged_problem(page_size, 128, 4))) << page_size;
   }
-  for (const std::int64_t page_size : {32, 64, 256}) {
+  for (const std::int64_t page_size : {64, 256}) {
     EXPECT_TRUE(is_decode(paged_problem(page_size, 64, 4))) << page_size;
   }
+  EXPECT_FALSE(is_decode(paged_problem(16, 64, 4)));
   problem.page_size = 0;
   EXPECT_TRUE(is_decode(problem));
   const auto changed = [&](auto change) {
