@@ -11,6 +11,7 @@
 #include "api/append.h"
 #include "api/choose_engine.h"
 #include "api/problem.h"
+#include "api/sparse.h"
 #include "call/checked.h"
 #include "call/tensors.h"
 #include "engine/registry.h"
@@ -43,8 +44,8 @@ class HostCopies {
     });
   }
 
- private:
   Status replace(ConstTensorView& view) {
+    if (!view.given()) return {};
     Checked elements = 1;
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(view.rank); ++axis) {
       if (view.shape[axis] == 0) return {};
@@ -57,6 +58,7 @@ class HostCopies {
     return status;
   }
 
+ private:
   const engine::Implementation& engine_;
   const Execution& execution_;
   std::deque<std::vector<std::int32_t>> copies_;
@@ -88,6 +90,23 @@ Status check_device_values(const AttentionProblem& problem, const BackwardArgume
 
 Status check_device_values(const AttentionProblem& problem, const JvpArguments& arguments, const Execution& execution) {
   return check(problem, arguments, execution);
+}
+
+Status check_device_values(const SparseForwardArguments& arguments, const Execution& execution) {
+  if (!is_wanted()) return {};
+  const Result<const engine::Implementation*> engine =
+      choose_engine(engine::implementations(), arguments.q.device, execution.engine);
+  if (!engine.ok()) return engine.status();
+  HostCopies copies(**engine, execution);
+  SparseForwardArguments a = arguments;
+  Status status = copies.replace(a.cu_seqlens_q);
+  for (SparseSource& source : a.sources) {
+    for (ConstTensorView* const view :
+         {&source.indices, &source.topk_length, &source.cu_seqlens_k, &source.page_table, &source.seqused_k}) {
+      if (status.ok()) status = copies.replace(*view);
+    }
+  }
+  return status.ok() ? check_sparse_values(a) : status;
 }
 
 Status check_device_values(const AppendArguments& arguments, const Execution& execution) {

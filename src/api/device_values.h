@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "strobe/sparse.h"
 
 namespace strobe::api {
 
@@ -13,6 +14,9 @@ Status check_device_values(const AttentionProblem& problem, const ForwardArgumen
 Status check_device_values(const AttentionProblem& problem, const BackwardArguments& arguments,
                            const Execution& execution);
 Status check_device_values(const AttentionProblem& problem, const JvpArguments& arguments, const Execution& execution);
+
+/// Likewise what check_sparse_values() says of the lists of a sparse call that is not on the CPU.
+Status check_device_values(const SparseForwardArguments& arguments, const Execution& execution);
 
 /// Likewise what check_append_values() says of an append that is not on the CPU.
 Status check_device_values(const AppendArguments& arguments, const Execution& execution);

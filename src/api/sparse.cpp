@@ -6,6 +6,7 @@
 
 #include "api/call_memory.h"
 #include "api/choose_engine.h"
+#include "api/device_values.h"
 #include "api/guarded.h"
 #include "call/sparse_lists.h"
 #include "engine/registry.h"
@@ -95,7 +96,10 @@ Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& 
       api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
   status = api::check_sparse_memory(arguments);
-  if (status.ok() && arguments.q.device.type == DeviceType::cpu) status = api::check_sparse_values(arguments);
+  if (status.ok()) {
+    status = arguments.q.device.type == DeviceType::cpu ? api::check_sparse_values(arguments)
+                                                        : api::check_device_values(arguments, execution);
+  }
   return status.ok() ? (*chosen)->sparse_forward(arguments, options, execution) : status;
 }
 

@@ -10,6 +10,7 @@
 #include "gpu/choose_family.h"
 #include "gpu/plan/supported.h"
 #include "gpu/read_back.h"
+#include "gpu/sparse/sparse.h"
 
 namespace strobe::gpu {
 namespace {
@@ -67,6 +68,12 @@ class GpuEngine final : public engine::Implementation {
   Status append(const AppendArguments& arguments, const Execution& execution) const override {
     const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.k_cache.device.index);
     return gpu.ok() ? gpu::append(arguments, execution, **gpu) : gpu.status();
+  }
+
+  Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
+                        const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.q.device.index);
+    return gpu.ok() ? gpu::sparse_forward(arguments, options, execution, **gpu) : gpu.status();
   }
 
   Status read_back(const Device& device, void* to, const void* from, std::size_t bytes,

@@ -90,6 +90,20 @@ SparseShape random_shape(std::uint64_t seed) {
   return shape;
 }
 
+SparseShape random_gpu_shape(std::uint64_t seed) {
+  SparseShape shape = random_shape(seed);
+  Random random(seed + 1'000'000);
+  shape.contiguous = true;
+  shape.head_dim = random.one_of<std::int64_t>({8, 40, 64, 128});
+  shape.head_dim_v = random.chance(0.6) ? shape.head_dim : random.one_of<std::int64_t>({24, 64, 128});
+  for (SourceShape& s : shape.sources) {
+    s.k_format = s.v_format = {};
+    s.dtype = shape.dtype;
+    s.v_apart = s.v_apart || shape.head_dim_v > shape.head_dim;
+  }
+  return shape;
+}
+
 std::string describe(const SparseShape& shape) {
   std::string text =
       fmt::format("{} batch {} queries {} heads {}x{} head_dim {}/{} {} sink {} softcap {}",
@@ -108,6 +122,7 @@ SparseCase::SparseCase(const SparseShape& the_shape, std::uint64_t seed) : shape
   placement_ = {.layout = random_.one_of({Layout::contiguous, Layout::padded, Layout::scrambled}),
                 .guard = Guard::bytes,
                 .alignment = 1};
+  if (shape.contiguous) placement_ = {.layout = Layout::contiguous, .guard = Guard::bytes, .alignment = 8};
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     queries_.push_back(shape.packed ? random_.integer(0, shape.max_queries) : shape.max_queries);
   }

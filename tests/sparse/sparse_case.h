@@ -43,12 +43,16 @@ struct SparseShape {
   DType dtype = DType::float32;
   bool sink = false;
   bool lse = true;
+  bool contiguous = false;  // each tensor's elements, and rows begin at multiples of 16 bytes: as GPUs take them
   std::vector<SourceShape> sources = {SourceShape{}};
   SparseOptions options{};
 };
 
 /// A shape that a seed chooses.
 SparseShape random_shape(std::uint64_t seed);
+
+/// Likewise one that the gpu engine takes: of one dtype, without row formats.
+SparseShape random_gpu_shape(std::uint64_t seed);
 
 std::string describe(const SparseShape& shape);
 
@@ -65,6 +69,32 @@ class SparseCase {
 
   const SparseForwardArguments& arguments() const { return arguments_; }
   SparseForwardArguments& arguments() { return arguments_; }
+
+  /// The arguments with copies elsewhere, place(tensor) being where one is.
+  template <class Place>
+  SparseForwardArguments placed(const Place& place) const {
+    SparseForwardArguments a = arguments_;
+    const auto replace = [&](auto& view, const GuardedTensor& tensor) {
+      if (view.given()) view = place(tensor);
+    };
+    replace(a.q, q);
+    replace(a.o, o);
+    replace(a.lse, lse);
+    replace(a.sink, sink);
+    replace(a.cu_seqlens_q, cu_seqlens_q);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      SparseSource& source = a.sources[i];
+      const SourceTensors& t = *tensors[i];
+      if (t.k) replace(source.k, *t.k);
+      if (t.v) replace(source.v, *t.v);
+      replace(source.indices, t.indices);
+      replace(source.topk_length, t.topk_length);
+      replace(source.cu_seqlens_k, t.cu_seqlens_k);
+      replace(source.page_table, t.page_table);
+      replace(source.seqused_k, t.seqused_k);
+    }
+    return a;
+  }
 
   SparseShape shape;
   GuardedTensor q, o, lse, sink, cu_seqlens_q;

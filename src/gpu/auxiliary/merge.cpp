@@ -41,6 +41,7 @@ auxiliary::MergedTensor merged_tensor(const ConstTensorView& o, const ConstTenso
   tensor.lse = static_cast<float*>(const_cast<void*>(lse.data));
   tensor.lse_batch = rows == 0 ? 0 : lse.strides[0];
   tensor.lse_head = lse.strides[rows];
+  tensor.lse_row = lse.strides[rows + 1];
   return tensor;
 }
 

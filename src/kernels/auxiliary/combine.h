@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
   bool defined = true;  // of the parts that this thread weighs
   const Weights weights(shared[own], params.count, kLog2E, [&](int part) {
     const MergedTensor& tensor = params.parts[part];
-    const float lse = tensor.lse[batch * tensor.lse_batch + head * tensor.lse_head + row];
+    const float lse = tensor.lse[batch * tensor.lse_batch + row * tensor.lse_row + head * tensor.lse_head];
     defined = defined && lse < -kMinusInfinity;
     return PartStatistics{lse, lse == kMinusInfinity ? 0.0F : 1.0F};
   });
@@ -244,10 +244,10 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
   }
   if (params.result.lse != nullptr && stores && threadIdx.x % kWarp == 0) {
     const MergedTensor& to = params.result;
-    to.lse[batch * to.lse_batch + head * to.lse_head + row] = !defined ? nan
-                                                              : weights.sum == 0.0F
-                                                                  ? kMinusInfinity
-                                                                  : weights.max + ptx::lg2_approx(weights.sum) * kLn2;
+    to.lse[batch * to.lse_batch + row * to.lse_row + head * to.lse_head] =
+        !defined              ? nan
+        : weights.sum == 0.0F ? kMinusInfinity
+                              : weights.max + ptx::lg2_approx(weights.sum) * kLn2;
   }
 }
 

@@ -36,7 +36,7 @@ struct MergedTensor {
   void* o;
   float* lse;  // of the result: null where it is not wanted
   long long o_batch, o_row, o_head;
-  long long lse_batch, lse_head;
+  long long lse_batch, lse_row, lse_head;
 };
 
 template <int most_parts>

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the rows of a source lie as pages of one row each, which a forward reads through a page table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "call/problem.h"
+#include "strobe/sparse.h"
+
+namespace strobe::gpu {
+
+/// Row `row` of page, batch entry or pool page `page` is place page * page_step + row * row_step, and with lists of
+/// their own for key heads, head more.
+struct SourcePlaces {
+  ConstTensorView k, v;  // [places, 1, heads, columns]: heads is 1 where each key head has lists of its own
+  std::int64_t page_step = 0;
+  std::int64_t row_step = 1;
+  std::int64_t list_step = 0;
+};
+
+/// `lists`: of a query, 1 or as many as key heads. unsupported, naming what the engine takes, for formats and dtypes
+/// that it lacks, and for strides that are no multiples of each other.
+Result<SourcePlaces> source_places(const SparseForwardArguments& arguments, std::size_t source, std::int64_t lists);
+
+}  // namespace strobe::gpu

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/sparse/sparse.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "call/checked.h"
+#include "gpu/auxiliary/merge.h"
+#include "gpu/call/with_workspace.h"
+#include "gpu/plan/supported.h"
+#include "gpu/sparse/listed_places.h"
+#include "gpu/sparse/sparse_plan.h"
+
+namespace strobe::gpu {
+namespace {
+
+/// Queries that are computed together: all of some batch entries, or some of one.
+struct Queries {
+  std::int64_t entry, entries;
+  std::int64_t row, rows;  // of an entry; a packed q is one
+
+  std::int64_t count() const { return entries * rows; }
+};
+
+std::byte* bytes_of(const void* data) { return static_cast<std::byte*>(const_cast<void*>(data)); }
+
+template <class View>
+View moved(View view, std::int64_t elements) {
+  view.data = bytes_of(view.data) + elements * static_cast<std::int64_t>(size_of(view.dtype));
+  return view;
+}
+
+/// q or o as [entries, rows, heads, columns].
+template <class View>
+View rows_of_queries(const View& tensor, const Queries& queries) {
+  const bool packed = tensor.rank == 3;
+  const std::size_t at = packed ? 0 : 1;
+  const std::int64_t entry_stride = packed ? 0 : tensor.strides[0];
+  View view = moved(tensor, queries.entry * entry_stride + queries.row * tensor.strides[at]);
+  view.rank = 4;
+  view.shape = {queries.entries, queries.rows, tensor.shape[at + 1], tensor.shape[at + 2]};
+  view.strides = {entry_stride, tensor.strides[at], tensor.strides[at + 1], 1};
+  return view;
+}
+
+/// LSE as [entries, heads, rows].
+TensorView lse_of_queries(const TensorView& lse, const Queries& queries) {
+  if (!lse.given()) return lse;
+  const bool packed = lse.rank == 2;
+  const std::size_t at = packed ? 0 : 1;
+  const std::int64_t entry_stride = packed ? 0 : lse.strides[0];
+  TensorView view = moved(lse, queries.entry * entry_stride + queries.row * lse.strides[at + 1]);
+  view.rank = 3;
+  view.shape = {queries.entries, lse.shape[at], queries.rows};
+  view.strides = {entry_stride, lse.strides[at], lse.strides[at + 1]};
+  return view;
+}
+
+/// Whether entries follow one another as their rows do.
+bool entries_in_a_row(const ConstTensorView& tensor) {
+  return tensor.rank == 3 || tensor.shape[0] <= 1 || tensor.shape[1] <= 1 ||
+         tensor.strides[0] == tensor.shape[1] * tensor.strides[1];
+}
+
+/// [entries, rows, heads, columns] as the forward has it: a sequence of one query for each list.
+template <class View>
+View one_query_each(const View& rows, std::int64_t lists) {
+  View view = rows;
+  const std::int64_t query_stride = rows.shape[1] > 1 ? rows.strides[1] : rows.strides[0];
+  view.shape = {rows.shape[0] * rows.shape[1] * lists, 1, rows.shape[2] / lists, rows.shape[3]};
+  const std::int64_t stride = lists == 1 ? query_stride : view.shape[2] * rows.strides[2];
+  view.strides = {stride, stride, rows.strides[2], 1};
+  return view;
+}
+
+/// What one launch enqueues.
+class Launch {
+ public:
+  Launch(const SparseCall& call, const SparsePlan& plan, const Queries& queries, const Execution& execution,
+         const runtime::CudaDevice& device, std::byte* workspace)
+      : call_(call), plan_(plan), queries_(queries), execution_(execution), device_(device), workspace_(workspace) {}
+
+  Status enqueue() const {
+    const runtime::ContextScope context(device_);
+    if (!context.status().ok()) return context.status();
+    for (std::size_t i = 0; i < plan_.layout().sources.size(); ++i) {
+      Status status = find_places(i, context.current());
+      if (status.ok()) status = attend(i);
+      if (!status.ok()) return status;
+    }
+    return call_.merges ? merge_parts() : Status();
+  }
+
+ private:
+  const SparseForwardArguments& a() const { return call_.arguments; }
+  const PlannedSource& source(std::size_t index) const { return plan_.layout().sources[index]; }
+  runtime::CUstream stream() const { return static_cast<runtime::CUstream>(execution_.stream); }
+
+  ConstTensorView in_workspace(std::size_t offset, DType dtype, std::initializer_list<std::int64_t> shape) const {
+    ConstTensorView view = tensor(static_cast<const float*>(nullptr), shape);
+    view.data = workspace_ + offset;
+    view.dtype = dtype;
+    view.device = a().q.device;
+    return view;
+  }
+
+  Status find_places(std::size_t index, runtime::CUcontext context) const {
+    auxiliary::ListedPlacesParams params = listed_places_params(a(), index, call_.places[index], call_.lists);
+    const std::int64_t seqlen_q = a().q.rank == 3 ? 0 : a().q.shape[1];
+    params.first_query = static_cast<int>(queries_.entry * seqlen_q + queries_.row);
+    params.places = reinterpret_cast<int*>(workspace_ + source(index).places);
+    params.counts = reinterpret_cast<int*>(workspace_ + source(index).counts);
+    return runtime::launch(*device_.driver, source(index).list_places.launched_in(context),
+                           runtime::row_of_blocks(queries_.count() * call_.lists, auxiliary::kListedPlacesThreads),
+                           stream(), params);
+  }
+
+  ConstTensorView part_of_o(std::size_t index) const {
+    const AttentionProblem& problem = source(index).problem;
+    return in_workspace(source(index).o, a().o.dtype, {problem.batch, 1, problem.heads_q, problem.head_dim_v});
+  }
+
+  ConstTensorView part_of_lse(std::size_t index) const {
+    const AttentionProblem& problem = source(index).problem;
+    return in_workspace(source(index).lse, DType::float32, {problem.batch, problem.heads_q, 1});
+  }
+
+  Status attend(std::size_t index) const {
+    const AttentionProblem& problem = source(index).problem;
+    ForwardArguments forward;
+    forward.q = one_query_each(rows_of_queries(a().q, queries_), call_.lists);
+    forward.k = call_.places[index].k;
+    forward.v = call_.places[index].v;
+    forward.page_table = in_workspace(source(index).places, DType::int32, {problem.batch, problem.seqlen_k});
+    forward.sequences.seqused_k = in_workspace(source(index).counts, DType::int32, {problem.batch});
+    if (call_.merges) {
+      forward.o = writable(part_of_o(index));
+      forward.lse = writable(part_of_lse(index));
+    } else {
+      forward.o = one_query_each(rows_of_queries(a().o, queries_), call_.lists);
+    }
+    Execution inner = execution_;
+    inner.workspace = workspace_ + plan_.layout().forward;
+    inner.workspace_bytes = plan_.layout().bytes - plan_.layout().forward;
+    return source(index).forward->run(forward, inner);
+  }
+
+  static TensorView writable(const ConstTensorView& view) {
+    return {const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.shape, view.strides};
+  }
+
+  /// The sink as the part of a key without a value: its score is the sink, its O is zero.
+  Result<PartialResult> sink_part(std::int64_t heads, std::int64_t columns) const {
+    PartialResult part{.o = in_workspace(plan_.layout().zeros, a().o.dtype, {1, 1, 1, columns}), .lse = a().sink};
+    part.o.shape = {queries_.entries, queries_.rows, heads, columns};
+    part.o.strides = {0, 0, 0, 1};
+    part.lse.rank = 3;
+    part.lse.shape = {queries_.entries, heads, queries_.rows};
+    part.lse.strides = {0, 1, 0};
+    const auto bytes = static_cast<std::size_t>(columns) * size_of(a().o.dtype);
+    const auto zeros = reinterpret_cast<runtime::CUdeviceptr>(workspace_ + plan_.layout().zeros);
+    Status status =
+        device_.driver->check(device_.driver->MemsetD32Async(zeros, 0, (bytes + 3) / 4, stream()), "clearing a row");
+    if (!status.ok()) return status;
+    return part;
+  }
+
+  Status merge_parts() const {
+    const TensorView o = rows_of_queries(a().o, queries_);
+    const std::int64_t heads = o.shape[2];
+    const std::int64_t columns = o.shape[3];
+    std::vector<PartialResult> parts;
+    for (std::size_t i = 0; i < plan_.layout().sources.size(); ++i) {
+      PartialResult part{.o = part_of_o(i), .lse = part_of_lse(i)};
+      part.o.shape = {queries_.entries, queries_.rows, heads, columns};
+      part.o.strides = {queries_.rows * heads * columns, heads * columns, columns, 1};
+      part.lse.shape = {queries_.entries, heads, queries_.rows};
+      part.lse.strides = {queries_.rows * heads, 1, heads};
+      parts.push_back(part);
+    }
+    if (a().sink.given()) {
+      const Result<PartialResult> part = sink_part(heads, columns);
+      if (!part.ok()) return part.status();
+      parts.push_back(*part);
+    }
+    return merge({.parts = parts, .o = o, .lse = lse_of_queries(a().lse, queries_)}, execution_, device_);
+  }
+
+  const SparseCall& call_;
+  const SparsePlan& plan_;
+  const Queries& queries_;
+  const Execution& execution_;
+  const runtime::CudaDevice& device_;
+  std::byte* workspace_;
+};
+
+/// The launches of a call, as many queries at once as keep to the workspace.
+std::vector<Queries> launches_of(const SparseCall& call) {
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  const SparseForwardArguments& a = call.arguments;
+  const bool packed = a.q.rank == 3;
+  const std::int64_t entries = packed ? 1 : a.q.shape[0];
+  const std::int64_t rows = a.q.shape[packed ? 0 : 1];
+  const std::int64_t most = std::max<std::int64_t>(1, kMostBytes / bytes_of_query(call));
+  const bool together = entries_in_a_row(a.q) && (call.merges || entries_in_a_row(a.o));
+  std::vector<Queries> launches;
+  if (rows == 0) return launches;
+  if (rows <= most) {
+    const std::int64_t at_once = together ? most / rows : 1;
+    for (std::int64_t entry = 0; entry < entries; entry += at_once) {
+      launches.push_back({entry, std::min(at_once, entries - entry), 0, rows});
+    }
+    return launches;
+  }
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    for (std::int64_t row = 0; row < rows; row += most) {
+      launches.push_back({entry, 1, row, std::min(most, rows - row)});
+    }
+  }
+  return launches;
+}
+
+}  // namespace
+
+Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution,
+                      const runtime::CudaDevice& device) {
+  const Result<SparseCall> call = sparse_call(arguments);
+  if (!call.ok()) return call.status();
+  for (const Queries& queries : launches_of(*call)) {
+    const Result<std::shared_ptr<const SparsePlan>> plan =
+        SparsePlan::find(*call, queries.count(), options, execution, device);
+    if (!plan.ok()) return plan.status();
+    Status status = with_workspace(
+        (*plan)->pool(), (*plan)->layout().bytes, execution, static_cast<runtime::CUstream>(execution.stream),
+        [&](std::byte* workspace) { return Launch(*call, **plan, queries, execution, device, workspace).enqueue(); });
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sparse attention on GPUs: the forward of paged caches, over lists as page tables.
+#pragma once
+
+#include "runtime/device.h"
+#include "strobe/sparse.h"
+
+namespace strobe::gpu {
+
+/// Enqueues a checked call on the stream; waits for nothing. Queries are computed in launches that share a workspace of
+/// some 256 MiB at most: the rows that lists name, as a kernel finds them, and where several sources, the sink or an
+/// LSE are put together, each source's O in q's dtype.
+Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution,
+                      const runtime::CudaDevice& device);
+
+}  // namespace strobe::gpu

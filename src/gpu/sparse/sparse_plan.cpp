@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/sparse/sparse_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "call/arithmetic.h"
+#include "call/checked.h"
+#include "call/workspace.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/choose_family.h"
+#include "gpu/plan/supported.h"
+#include "gpu/sparse/listed_places.h"
+#include "gpu/variant/architecture.h"
+
+namespace strobe::gpu {
+namespace {
+
+std::int64_t extent(const ConstTensorView& tensor, int from_last) {
+  return tensor.shape[static_cast<std::size_t>(tensor.rank - from_last)];
+}
+
+std::int64_t stride(const ConstTensorView& tensor, int from_last) {
+  return tensor.strides[static_cast<std::size_t>(tensor.rank - from_last)];
+}
+
+/// Whether the heads of one row after another, and with them the lists of one query after another, are equally far
+/// apart.
+bool heads_in_a_row(const ConstTensorView& tensor, std::int64_t lists) {
+  return lists == 1 || stride(tensor, 3) == extent(tensor, 2) * stride(tensor, 2) || extent(tensor, 3) <= 1;
+}
+
+AttentionProblem problem_of(const SparseCall& call, std::size_t source, std::int64_t queries,
+                            const SparseOptions& options) {
+  const SparseForwardArguments& a = call.arguments;
+  const SourcePlaces& places = call.places[source];
+  AttentionProblem problem;
+  problem.dtype = a.q.dtype;
+  problem.device = a.q.device;
+  problem.batch = (Checked(queries) * call.lists).value();
+  problem.heads_q = extent(a.q, 2) / call.lists;
+  problem.heads_kv = places.k.shape[2];
+  problem.head_dim = extent(a.q, 1);
+  problem.head_dim_v = extent(a.o, 1);
+  problem.seqlen_q = 1;
+  problem.total_q = problem.batch;
+  problem.page_size = 1;
+  problem.seqlen_k = list_width(a.sources[source]);
+  problem.total_k = (Checked(problem.batch) * problem.seqlen_k).value();
+  problem.has_seqused_k = true;
+  problem.scale = options.scale.value_or(1.0F / std::sqrt(static_cast<float>(problem.head_dim)));
+  problem.softcap = options.softcap;
+  problem.wants_lse = call.merges;
+  return problem;
+}
+
+/// A plan that this thread made before.
+struct Kept {
+  std::vector<AttentionProblem> problems;
+  bool merges;
+  std::string kernels;
+  std::shared_ptr<const SparsePlan> plan;
+};
+
+std::vector<Kept>& kept_plans() {
+  thread_local std::vector<Kept> plans;  // the one used last is in front
+  return plans;
+}
+
+Result<PlannedSource> planned_source(const AttentionProblem& problem, bool in_pages, const Execution& execution,
+                                     const runtime::CudaDevice& device) {
+  PlannedSource source{.problem = problem, .forward = nullptr, .list_places = {}};
+  engine::PlannedCallResult forward =
+      plan_by_family(planned_problem(problem), device, engine::wanted_kernels(execution), &Family::plan_forward);
+  if (!forward.ok()) return forward.status();
+  source.forward = std::move(*forward);
+  const auxiliary::ListedPlacesConfig config{.pages = in_pages};
+  const Result<runtime::Kernel> kernel =
+      find_kernel(config, device, 0, [&] { return listed_places_variant(config, architecture_of(device)); });
+  if (!kernel.ok()) return kernel.status();
+  source.list_places = *kernel;
+  return source;
+}
+
+/// Offsets of all that the launches of a call share.
+SparseLayout layout_of(const SparseCall& call, std::vector<PlannedSource> sources) {
+  SparseLayout layout{.sources = std::move(sources)};
+  const auto take = [&](Checked bytes) {
+    constexpr std::int64_t kAlignment = 256;
+    const std::size_t at = layout.bytes;
+    layout.bytes = (Checked(at) + round_up(bytes, kAlignment)).value<std::size_t>();
+    return at;
+  };
+  const auto element = static_cast<std::int64_t>(size_of(call.arguments.o.dtype));
+  std::size_t most = 0;
+  for (PlannedSource& source : layout.sources) {
+    const AttentionProblem& problem = source.problem;
+    source.places = take(Checked(problem.batch) * problem.seqlen_k * sizeof(int));
+    source.counts = take(Checked(problem.batch) * sizeof(int));
+    if (call.merges) {
+      const Checked rows = Checked(problem.batch) * problem.heads_q;
+      source.o = take(rows * problem.head_dim_v * element);
+      source.lse = take(rows * sizeof(float));
+    }
+    most = std::max(most, source.forward->workspace_bytes());
+  }
+  if (call.arguments.sink.given()) layout.zeros = take(Checked(extent(call.arguments.o, 1)) * element);
+  layout.forward = take(most);
+  return layout;
+}
+
+}  // namespace
+
+Result<SparseCall> sparse_call(const SparseForwardArguments& a) {
+  SparseCall call{.arguments = a, .places = {}};
+  const std::int64_t heads_kv = extent(a.sources[0].k, 2);
+  const auto per_head = [](const SparseSource& source) { return source.k.given() && extent(source.indices, 2) > 1; };
+  const bool list_per_head = std::ranges::any_of(a.sources, per_head);
+  call.lists = list_per_head ? heads_kv : 1;
+  if (!heads_in_a_row(a.q, call.lists)) {
+    return unsupported(
+        "q has strides {} and {} of rows and heads: where each key head has lists of its own, the gpu engine takes "
+        "heads "
+        "that lie one behind another",
+        stride(a.q, 3), stride(a.q, 2));
+  }
+  std::size_t sources = 0;
+  for (std::size_t i = 0; i < a.sources.size(); ++i) {
+    if (!a.sources[i].k.given()) continue;
+    Result<SourcePlaces> places = source_places(a, i, call.lists);
+    if (!places.ok()) return places.status();
+    call.places.resize(i + 1);
+    call.places[i] = *places;
+    ++sources;
+  }
+  call.merges = sources > 1 || a.lse.given() || a.sink.given() || !heads_in_a_row(a.o, call.lists);
+  return call;
+}
+
+std::int64_t bytes_of_query(const SparseCall& call) {
+  const SparseForwardArguments& a = call.arguments;
+  Checked bytes = 0;
+  for (std::size_t i = 0; i < call.places.size(); ++i) {
+    bytes = bytes + Checked(call.lists) * (Checked(list_width(a.sources[i])) + 1) * sizeof(int);
+    if (!call.merges) continue;
+    bytes = bytes + Checked(extent(a.q, 2)) *
+                        (Checked(extent(a.o, 1)) * size_of(a.o.dtype) + static_cast<std::int64_t>(sizeof(float)));
+  }
+  return bytes.value();
+}
+
+Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& call, std::int64_t queries,
+                                                           const SparseOptions& options, const Execution& execution,
+                                                           const runtime::CudaDevice& device) {
+  constexpr std::size_t kMostPlans = 16;
+  std::vector<AttentionProblem> problems;
+  for (std::size_t i = 0; i < call.places.size(); ++i) problems.push_back(problem_of(call, i, queries, options));
+  std::vector<Kept>& plans = kept_plans();
+  const auto found = std::ranges::find_if(plans, [&](const Kept& kept) {
+    return kept.problems == problems && kept.merges == call.merges && kept.kernels == execution.kernels &&
+           (kept.plan->layout().zeros != 0) == call.arguments.sink.given();
+  });
+  if (found != plans.end()) {
+    std::rotate(plans.begin(), found, found + 1);
+    return plans.front().plan;
+  }
+  std::vector<PlannedSource> sources;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    Result<PlannedSource> source =
+        planned_source(problems[i], call.arguments.sources[i].page_table.given(), execution, device);
+    if (!source.ok()) return source.status();
+    sources.push_back(std::move(*source));
+  }
+  auto plan = std::make_shared<const SparsePlan>(layout_of(call, std::move(sources)), device);
+  if (plans.size() == kMostPlans) plans.pop_back();
+  plans.insert(plans.begin(), {std::move(problems), call.merges, std::string(execution.kernels), plan});
+  return plan;
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launch of sparse attention, planned: the forward of each source, in which every list is a sequence of one query
+// whose page table names rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "gpu/sparse/source_places.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+#include "runtime/workspace_pool.h"
+
+namespace strobe::gpu {
+
+/// What a call is, whatever its queries.
+struct SparseCall {
+  const SparseForwardArguments& arguments;
+  std::vector<SourcePlaces> places;  // of each source
+  std::int64_t lists = 1;            // of a query: 1, or as many as key heads
+  bool merges = false;               // parts and the sink are put together; else one source's forward writes o
+};
+
+/// Or why the engine does not take it.
+Result<SparseCall> sparse_call(const SparseForwardArguments& arguments);
+
+/// One source of a plan.
+struct PlannedSource {
+  AttentionProblem problem;
+  std::shared_ptr<const engine::PlannedCall> forward;
+  runtime::Kernel list_places;
+  std::size_t places = 0;  // offsets in the workspace
+  std::size_t counts = 0;
+  std::size_t o = 0;  // of calls that merge
+  std::size_t lse = 0;
+};
+
+/// What a plan computes, and where in its workspace.
+struct SparseLayout {
+  std::vector<PlannedSource> sources;
+  std::size_t zeros = 0;    // a row of O: the sink's
+  std::size_t forward = 0;  // the forwards' own workspace, which ends the whole
+  std::size_t bytes = 0;
+};
+
+class SparsePlan {
+ public:
+  /// The plan of `queries` queries, which this thread made before or makes now.
+  static Result<std::shared_ptr<const SparsePlan>> find(const SparseCall& call, std::int64_t queries,
+                                                        const SparseOptions& options, const Execution& execution,
+                                                        const runtime::CudaDevice& device);
+
+  SparsePlan(SparseLayout layout, const runtime::CudaDevice& device)
+      : layout_(std::move(layout)), pool_(device, layout_.bytes) {}
+
+  const SparseLayout& layout() const { return layout_; }
+  runtime::WorkspacePool& pool() const { return pool_; }
+
+ private:
+  SparseLayout layout_;
+  mutable runtime::WorkspacePool pool_;
+};
+
+/// Bytes of workspace that a query takes, but for what the forward itself needs.
+std::int64_t bytes_of_query(const SparseCall& call);
+
+}  // namespace strobe::gpu
