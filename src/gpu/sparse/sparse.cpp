@@ -80,11 +80,9 @@ class Launch {
          const runtime::CudaDevice& device, std::byte* workspace)
       : call_(call), plan_(plan), queries_(queries), execution_(execution), device_(device), workspace_(workspace) {}
 
-  Status enqueue() const {
-    const runtime::ContextScope context(device_);
-    if (!context.status().ok()) return context.status();
+  Status enqueue(runtime::CUcontext context) const {
     for (std::size_t i = 0; i < plan_.layout().sources.size(); ++i) {
-      Status status = find_places(i, context.current());
+      Status status = find_places(i, context);
       if (status.ok()) status = attend(i);
       if (!status.ok()) return status;
     }
@@ -226,13 +224,17 @@ Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptio
                       const runtime::CudaDevice& device) {
   const Result<SparseCall> call = sparse_call(arguments);
   if (!call.ok()) return call.status();
+  const runtime::ContextScope context(device);
+  if (!context.status().ok()) return context.status();
   for (const Queries& queries : launches_of(*call)) {
     const Result<std::shared_ptr<const SparsePlan>> plan =
         SparsePlan::find(*call, queries.count(), options, execution, device);
     if (!plan.ok()) return plan.status();
-    Status status = with_workspace(
-        (*plan)->pool(), (*plan)->layout().bytes, execution, static_cast<runtime::CUstream>(execution.stream),
-        [&](std::byte* workspace) { return Launch(*call, **plan, queries, execution, device, workspace).enqueue(); });
+    Status status =
+        with_workspace((*plan)->pool(), (*plan)->layout().bytes, execution,
+                       static_cast<runtime::CUstream>(execution.stream), [&](std::byte* workspace) {
+                         return Launch(*call, **plan, queries, execution, device, workspace).enqueue(context.current());
+                       });
     if (!status.ok()) return status;
   }
   return {};
