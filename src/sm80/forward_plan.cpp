@@ -147,7 +147,11 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
     text +=
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
   }
-  if (converts(c)) {
+  if (c.stored_operands) {
+    text += fmt::format("stored K, V   {}; operands as float16, whose scales, of {}, join scores and {}\n",
+                        strobe::name_of(problem.stored.dtype), c.row_scales ? "keys" : "a head",
+                        c.row_scales ? "probabilities" : "O");
+  } else if (converts(c)) {
     text += fmt::format("stored K, V   {}; converted to {} block by block, up to {} chunks of a lane at once\n",
                         strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), c.chunks_at_once);
   }

@@ -65,9 +65,10 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
   // Operands, addresses, running maxima and sums; found by compiling.
-  const int conversion = !converts(config) ? 0
-                                           : 34 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0) +
-                                                 (rule.softcap && later ? 28 : 0);
+  const int conversion = !is_stored(config)       ? 0
+                         : config.stored_operands ? (fragments(config) == 2 ? 30 : 8) + (config.row_scales ? 24 : 0) + (rule.softcap ? 12 : 0)
+                                                  : 34 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0) +
+                                                        (rule.softcap && later ? 28 : 0);
   const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
   const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
   const int text = !has_text(rule) ? 0 : rule.text.score && config.q_in_registers ? 34 : 24;
@@ -75,7 +76,7 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const int split = rule.element != Element::fp32 ? 0
                     : fragments(config) == 1      ? 64
                                                   : 96 + (is_masked(rule) ? 8 : 0) + (later ? 64 : 0);
-  const int others = 62 + split + (config.pages ? 24 : 0) + parts + conversion + joining + scaling + text;
+  const int others = 62 + split + (!config.pages ? 0 : config.stored_operands ? 12 : 24) + parts + conversion + joining + scaling + text;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
@@ -128,6 +129,18 @@ constexpr Tiles kSixtyFourRows[] = {
     {4, 32, 32, 2, 1, false, 2}, {8, 16, 32, 2, 1, false, 2}, {8, 16, 16, 3, 1, false, 2},
     {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}, {4, 16, 16, 1, 1, false, 1}};
 
+/// The same of stored operands, with more groups, as blocks of half the bytes arrive twice as often.
+constexpr Tiles kSixteenStoredRows[] = {{8, 16, 32, 6, 1, true, 8},  {8, 16, 32, 3, 1, true, 8},
+                                        {8, 16, 32, 3, 1, false, 8}, {4, 16, 32, 3, 1, false, 4},
+                                        {4, 16, 32, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 4}};
+constexpr Tiles kThirtyTwoStoredRows[] = {{8, 32, 32, 6, 1, false, 8}, {8, 32, 32, 3, 1, false, 8},
+                                          {8, 32, 16, 6, 1, false, 8}, {4, 32, 32, 3, 1, false, 4},
+                                          {4, 32, 16, 3, 1, false, 4}, {8, 16, 32, 3, 1, false, 4},
+                                          {8, 16, 32, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}};
+constexpr Tiles kSixtyFourStoredRows[] = {{8, 32, 32, 6, 1, false, 4}, {8, 32, 32, 4, 1, false, 4},
+                                          {8, 32, 16, 6, 1, false, 4}, {8, 16, 32, 3, 1, false, 2},
+                                          {8, 16, 16, 2, 1, false, 2}};
+
 /// Whether a tile is over when its keys and values are read.
 bool takes_decode_tiles(const AttentionProblem& problem, const forward::Config& config) {
   const ScoreRule& rule = config.rule;
@@ -140,9 +153,22 @@ std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::
     return config.rule.element == Element::fp32 ? float_tiles_of(widest) : tiles_of(widest);
   }
   const std::int64_t rows = rows_of(problem, config);
+  if (config.stored_operands) {
+    if (rows <= 16) return kSixteenStoredRows;
+    return rows <= 32 ? std::span<const Tiles>(kThirtyTwoStoredRows) : kSixtyFourStoredRows;
+  }
   if (rows <= 16) return kSixteenRows;
   if (rows <= 32) return kThirtyTwoRows;
   return kSixtyFourRows;
+}
+
+/// Of few rows stored elements are operands, where devices convert two at a time.
+void choose_stored_operands(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  constexpr int kLeastMajor = 9;
+  config.stored_operands = is_stored(config) && shape.compute_major >= kLeastMajor && !problem.row_invariant &&
+                           takes_decode_tiles(problem, config);
+  config.row_scales =
+      config.stored_operands && std::min(problem.stored.k_rows, problem.stored.v_rows) < problem.seqlen_k;
 }
 
 /// Row-invariant calls: one number of keys per step, whatever else their tiles are, and no groups of warps, which would
@@ -205,6 +231,7 @@ std::vector<forward::Config> tile_choices(const forward::Config& config, const A
 void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape,
                   const gpu::Choice& choice) {
   if (config.rule.row_invariant) return choose_row_invariant_tiles(config, problem, shape);
+  choose_stored_operands(config, problem, shape);
   for (const forward::Config& tiles :
        choice.has_tiles() ? tile_choices(config, problem, shape) : std::vector<forward::Config>()) {
     if (!choice.wants(block_m(tiles), tiles.block_n, tiles.ctas_per_sm)) continue;

@@ -34,6 +34,7 @@ constexpr auto fields_of(const Config&) {
                          field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
                          field("segment_blocks", &Config::segment_blocks), field("pages", &Config::pages),
                          field("entries", &Config::entries), field("stored", &Config::stored),
+                         field("stored_operands", &Config::stored_operands), field("row_scales", &Config::row_scales),
                          field("chunks_at_once", &Config::chunks_at_once), field("copies_first", &Config::copies_first),
                          field("pages_ahead", &Config::pages_ahead), field("page_rows", &Config::page_rows),
                          field("keeps_work", &Config::keeps_work), field("debug", &Config::debug));

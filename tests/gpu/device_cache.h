@@ -50,6 +50,7 @@ class DeviceCache {
     const Result<Plan> plan = make_plan(arguments_, options, tested_execution());
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     explained_ = plan->explain();
+    stored_operands_ = reference::has_stored_operands(*plan);
     const Status status = plan->run(arguments_, {.stream = stream.get()});
     ASSERT_TRUE(status.ok()) << status.message();
     for (const TensorView* const view : outputs(host_)) {
@@ -76,8 +77,9 @@ class DeviceCache {
 
   /// Of `host`, a call on the CPU that reads the same keys.
   void expect_matches(const ForwardArguments& host, const AttentionOptions& options) const {
+    const reference::ArithmeticModel model = reference::arithmetic_of(tested_kernels(), host.q.dtype);
     const reference::ForwardResult expected =
-        reference::forward(host, options, reference::arithmetic_of(tested_kernels(), host.q.dtype), 1);
+        reference::forward(host, options, stored_operands_ ? reference::with_stored_operands(model) : model, 1);
     expect_within(host_.o, expected.o);
     if (host_.lse.given()) expect_within(host_.lse, expected.lse);
     if (host_.max_logits.given()) expect_within(host_.max_logits, expected.max_logits);
@@ -134,6 +136,7 @@ class DeviceCache {
   ForwardArguments host_, arguments_;
   std::deque<Copy> copies_;
   std::string explained_;
+  bool stored_operands_ = false;
 };
 
 }  // namespace strobe::test

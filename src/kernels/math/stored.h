@@ -38,6 +38,37 @@ __device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
   }
 }
 
+/// Two of the four 8-bit elements of a register as float16 numbers, which hold them exactly. int8: 1024 + 128 + the
+/// element is a float16 number whose last byte is the element's, but for the sign's bit.
+template <Element stored, int first, int second>
+__device__ __forceinline__ unsigned to_halves(unsigned four) {
+  static_assert(is_eight_bit(stored));
+  if constexpr (stored == Element::int8) {
+    constexpr unsigned kBytes = 0x4040U + first + (second << 8);
+    constexpr unsigned kBias = 0xe480e480U;  // -1152, twice
+    return ptx::add_f16x2(__byte_perm(four ^ 0x80808080U, 0x64646464U, kBytes), kBias);
+  } else {
+    static_assert(second == first + 1, "__byte_perm() puts them side by side");
+    return first == 0 ? ptx::cvt_f16x2_from_e4m3x2(four) : ptx::cvt_f16x2_from_high_e4m3x2(four);
+  }
+}
+
+/// Elements 0 and 1, and 2 and 3.
+template <Element stored>
+__device__ __forceinline__ uint2 neighbours(unsigned four) {
+  return {to_halves<stored, 0, 1>(four), to_halves<stored, 2, 3>(four)};
+}
+
+/// Elements 0 and 2, and 1 and 3.
+template <Element stored>
+__device__ __forceinline__ uint2 alternate(unsigned four) {
+  if constexpr (stored == Element::int8) {
+    return {to_halves<stored, 0, 2>(four), to_halves<stored, 1, 3>(four)};
+  } else {
+    return neighbours<stored>(__byte_perm(four, 0U, 0x3120U));
+  }
+}
+
 /// Four neighbouring 8-bit elements times their scale, as two pairs of 16-bit elements.
 template <Element stored, Element element>
 __device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
@@ -45,6 +76,14 @@ __device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
   to_floats<stored>(four, elements);
   return {pack<element>(__fmul_rn(elements[0], scale), __fmul_rn(elements[1], scale)),
           pack<element>(__fmul_rn(elements[2], scale), __fmul_rn(elements[3], scale))};
+}
+
+/// One 8-bit element.
+template <Element stored>
+__device__ __forceinline__ float element_of(unsigned char bits) {
+  float elements[4];
+  to_floats<stored>(bits, elements);
+  return elements[0];
 }
 
 /// One 8-bit element times its scale, rounded to the 16-bit element type.

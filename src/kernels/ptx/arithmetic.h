@@ -52,6 +52,12 @@ __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
+__device__ __forceinline__ uint32_t add_f16x2(uint32_t a, uint32_t b) {
+  uint32_t sum;
+  asm("add.rn.f16x2 %0, %1, %2;\n" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
 /// Rounds two floats to bfloat16, to nearest even; `low` is in the low half.
 __device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
   uint32_t packed;
@@ -88,6 +94,13 @@ __device__ __forceinline__ float ld_global_nc(const float* from) {
 __device__ __forceinline__ uint32_t cvt_f16x2_from_e4m3x2(uint32_t packed) {
   uint32_t both;
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(both) : "r"(packed));
+  return both;
+}
+
+/// The same of the two in the high half.
+__device__ __forceinline__ uint32_t cvt_f16x2_from_high_e4m3x2(uint32_t packed) {
+  uint32_t both;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }\n" : "=r"(both) : "r"(packed));
   return both;
 }
 

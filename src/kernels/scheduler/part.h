@@ -34,8 +34,9 @@ __device__ __forceinline__ void store_sharers(const SplitParams& split, int head
 }
 
 /// Row r of this thread's fragment (score/fragment.h): o * factor, of exponentials relative to 2^max_log2 whose sum is
-/// `sum`. False if a value of a row that saw a key is not finite and the rule is repaired.
-template <ScoreRule R, int head_dim_v>
+/// `sum`. False if a value of a row that saw a key is not finite and the rule is repaired. `fours`: registers lie as
+/// score::four_register() says.
+template <ScoreRule R, int head_dim_v, bool fours = false>
 __device__ __forceinline__ bool store_part_row(const PartRow& to, int r, const float (&o)[head_dim_v / 2], float factor,
                                                float max_log2, float sum) {
   if (threadIdx.x % 4 == 0) {
@@ -54,6 +55,14 @@ __device__ __forceinline__ bool store_part_row(const PartRow& to, int r, const f
     for (int j = 0; j < head_dim_v / 2 / score::kWideRegisters; ++j) {
       const auto register_of = [&](int i) { return o[score::wide_register(j, r, i)]; };
       float* const first = to.sums + score::wide_column(j);
+      store(first, register_of(0), register_of(1));
+      store(first + 2, register_of(2), register_of(3));
+    }
+  } else if constexpr (fours) {
+#pragma unroll
+    for (int j = 0; j < head_dim_v / 16; ++j) {
+      const auto register_of = [&](int i) { return o[score::four_register(j, r, i)]; };
+      float* const first = to.sums + score::four_column(j);
       store(first, register_of(0), register_of(1));
       store(first + 2, register_of(2), register_of(3));
     }

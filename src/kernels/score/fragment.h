@@ -30,6 +30,15 @@ __device__ __forceinline__ int wide_column(int j) { return j / 2 * 32 + threadId
 /// The register of the i-th of them, in row r.
 constexpr int wide_register(int j, int r, int i) { return 4 * (j / 2 * 4 + i) + 2 * r + j % 2; }
 
+// Accumulators of products with rows of V in 8 bits (sm80/tile/stored_gemm.h): of every 16 columns a thread holds four
+// neighbours, those with even numbers in one accumulator of eight columns and the others in the next.
+
+/// The first column of the j-th four.
+__device__ __forceinline__ int four_column(int j) { return j * 16 + threadIdx.x % 4 * 4; }
+
+/// The register of the i-th of them, in row r.
+constexpr int four_register(int j, int r, int i) { return 8 * j + 4 * (i % 2) + 2 * r + i / 2; }
+
 // A word has a bit for each of a thread's columns of a row, of which there are two in every eight.
 constexpr int kColumnsPerWord = 128;
 

@@ -163,13 +163,15 @@ struct OnlineSoftmax {
     raise_maximum_to(s, highest, exponent_of);
   }
 
-  /// Turns the scores of sixteen keys, those of the operand `step`, into probabilities.
+  /// Turns the scores of sixteen keys, those of the operand `step`, into probabilities: times 2^lift, as their sums.
+  template <int lift = 0>
   __device__ __forceinline__ void exponentiate(float (&s)[block_n / 2], int step, float scale_log2) {
     float part[kRowsPerThread] = {};
 #pragma unroll
     for (int i = 8 * step; i < 8 * step + 8; ++i) {
       const int r = i / 2 % kRowsPerThread;
-      s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, is_large(r) ? 0.0F : -shift(r)));
+      const float less = is_large(r) ? 0.0F : -shift(r);
+      s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, lift == 0 ? less : less + lift));
       part[r] += s[i];
     }
 #pragma unroll

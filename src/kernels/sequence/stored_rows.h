@@ -8,15 +8,19 @@
 namespace strobe::sequence {
 
 /// Rows of K and V of one sequence and head. `Places`: ElementRows or CachedRows, which find a row; rows count pairs of
-/// 8-bit elements.
-template <Element stored, Element element, typename Places>
+/// 8-bit elements. `rounds`: products of elements and scales are rounded to `element`.
+template <Element stored, Element element, bool rounds, typename Places>
 class StoredRows {
  public:
   struct Row {
     const unsigned char* elements;  // null: a row that does not exist
     float scale;
     __device__ __forceinline__ float operator[](int column) const {
-      return elements == nullptr ? 0.0F : converted<stored, element>(elements[column], scale);
+      if (elements == nullptr) {
+        return 0.0F;
+      }
+      return rounds ? converted<stored, element>(elements[column], scale)
+                    : __fmul_rn(element_of<stored>(elements[column]), scale);
     }
   };
 

@@ -2,6 +2,7 @@
 #include "reference/bound/arithmetic.h"
 
 #include <numbers>
+#include <string>
 
 namespace strobe::reference {
 
@@ -39,5 +40,16 @@ ArithmeticModel arithmetic_of(std::string_view kernels, DType probabilities) {
   }
   return model;
 }
+
+ArithmeticModel with_stored_operands(const ArithmeticModel& model) {
+  ArithmeticModel stored = model;
+  stored.stored_operands = true;
+  stored.probabilities = DType::float16;
+  // Products with scales: of K with a score, of V with a unit, with a probability, and of the unit with O.
+  stored.product_error += 4.0 * model.unit_roundoff;
+  return stored;
+}
+
+bool has_stored_operands(const Plan& plan) { return plan.explain().find("operands as float16") != std::string::npos; }
 
 }  // namespace strobe::reference

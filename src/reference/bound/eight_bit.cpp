@@ -90,12 +90,16 @@ std::vector<double> stored_rows(const ConstTensorView& view, const ConstTensorVi
                                 std::int64_t head_kv, DType dtype) {
   const SequenceRows& rows = head.rows;
   const std::int64_t columns = head_dim_of(view);
-  const std::int64_t seqlen = view.rank == 4 ? view.shape[1] : 1;  // packed rows share one scale
+  const std::vector<double> scale_of_row = stored_scales(view, scales, head, head_kv);
   std::vector<double> values = read_head(view, rows.first_k, rows.seqlen_k, head_kv);
   for (std::int64_t row = 0; row < rows.seqlen_k; ++row) {
-    const auto scale = static_cast<float>(scale_at(scales, rows.sequence, head_kv, view.rank == 4 ? row : 0, seqlen));
+    const auto scale = static_cast<float>(scale_of_row[static_cast<std::size_t>(row)]);
     for (double& value :
          std::span(values).subspan(static_cast<std::size_t>(row * columns), static_cast<std::size_t>(columns))) {
+      if (head.model.stored_operands) {
+        value *= static_cast<double>(scale);
+        continue;
+      }
       const float product = static_cast<float>(value) * scale;
       value = static_cast<double>(dtype == DType::float16    ? to_float(to_float16(product))
                                   : dtype == DType::bfloat16 ? to_float(to_bfloat16(product))
@@ -103,6 +107,33 @@ std::vector<double> stored_rows(const ConstTensorView& view, const ConstTensorVi
     }
   }
   return values;
+}
+
+std::vector<double> stored_scales(const ConstTensorView& view, const ConstTensorView& scales, const Head& head,
+                                  std::int64_t head_kv) {
+  const std::int64_t seqlen = view.rank == 4 ? view.shape[1] : 1;  // packed rows share one scale
+  std::vector<double> of_rows;
+  for (std::int64_t row = 0; row < head.rows.seqlen_k; ++row) {
+    of_rows.push_back(scale_at(scales, head.rows.sequence, head_kv, view.rank == 4 ? row : 0, seqlen));
+  }
+  return of_rows;
+}
+
+void round_small_probabilities(Scores& scores, const std::vector<double>& value_scales) {
+  // Half of float16's least number, of probabilities that are 2^7 times as large as their row's maximum says; relative
+  // to a power of two that is less than twice the largest scale.
+  constexpr double kLost = 0x1p-25 * 0x1p-7 * 2.0;
+  const auto largest_of = [](const std::vector<double>& numbers) {
+    double largest = -kInfinity;
+    for (const double number : numbers) largest = number > largest ? number : largest;
+    return largest;
+  };
+  const double largest_score = largest_of(scores.value);
+  const double largest_scale = largest_of(value_scales);
+  for (const std::int64_t key : scores.keys) {
+    const double scale = value_scales[static_cast<std::size_t>(key)];
+    scores.rounding_log.push_back(scale > 0.0 ? largest_score + std::log(kLost * largest_scale / scale) : -kInfinity);
+  }
 }
 
 void round_probabilities(Scores& scores, const HeadOperands& operands, DType element, const ArithmeticModel& model) {

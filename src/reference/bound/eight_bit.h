@@ -22,9 +22,18 @@ struct HeadOperands {
 /// Elements times scales. Q and K have a column more, the shift of a query and 1: so is it part of their product.
 HeadOperands eight_bit_operands(const ForwardArguments& arguments, const Head& head);
 
-/// Rows of K or V of one key head stored in 8 bits: products with their scales, rounded to float32 and then to `dtype`.
+/// Rows of K or V of one key head stored in 8 bits: products with their scales, rounded to float32 and then to `dtype`;
+/// or exact ones, where they are operands as they are.
 std::vector<double> stored_rows(const ConstTensorView& view, const ConstTensorView& scales, const Head& head,
                                 std::int64_t head_kv, DType dtype);
+
+/// The scales of a key head's rows.
+std::vector<double> stored_scales(const ConstTensorView& view, const ConstTensorView& scales, const Head& head,
+                                  std::int64_t head_kv);
+
+/// Of operands as they are: what rounding probabilities to float16 loses below its normal range, since scales of V join
+/// them relative to the largest.
+void round_small_probabilities(Scores& scores, const std::vector<double>& value_scales);
 
 /// Adds what the arithmetic of 8-bit operands does to a row's scores and probabilities.
 void round_probabilities(Scores& scores, const HeadOperands& operands, DType element, const ArithmeticModel& model);

@@ -59,7 +59,8 @@ HeadOperands operands_of(const ForwardArguments& arguments, const Head& head) {
           .q = std::move(q),
           .k_transposed = transpose(k, rows.seqlen_k, head_dim),
           .v = std::move(v),
-          .value_scales = {}};
+          .value_scales = head.model.stored_operands ? stored_scales(arguments.v, arguments.v_descale, head, head_kv)
+                                                     : std::vector<double>()};
 }
 
 // One head of one sequence.
@@ -74,6 +75,7 @@ void forward_head(const ForwardArguments& arguments, const Head& head, std::int6
   for (std::int64_t query = 0; query < rows.seqlen_q; ++query) {
     Scores scores = scores_of(query, operands.q.data() + query * head_dim, operands.k_transposed, head_dim, head);
     largest.take(scores);
+    if (head.model.stored_operands) round_small_probabilities(scores, operands.value_scales);
     if (eight_bit) round_probabilities(scores, operands, arguments.q.dtype, head.model);
     const Rotation& rotation = arguments.v_rotation;
     const DType stored = rotation.given ? DType::float32 : arguments.o.dtype;

@@ -35,6 +35,9 @@ struct ArithmeticModel {
   // LSE and D may join the sums of S and dP in so many parts, instead of being subtracted from what was summed; 0:
   // never.
   double joining_parts = 0.0;
+  // K and V in 8 bits are operands as they are, and their scales join scores, probabilities and O; else they are
+  // rounded to q's dtype first.
+  bool stored_operands = false;
   std::int64_t block_n = 16;  // keys per tile, at least: bounds how often a running maximum is replaced
 };
 

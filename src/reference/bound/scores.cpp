@@ -86,6 +86,22 @@ void apply_text(Scores& scores, std::size_t index, std::int64_t query, const Hea
                                                        : 0.0;
 }
 
+// float16 numbers of a row of q, whose largest lies between 2^15 and 2^16, are off by 2^-25 at most where they are below
+// the format's normal range.
+void add_lost_queries(const double* q, const std::vector<double>& k_transposed, std::int64_t head_dim,
+                      const std::vector<std::int64_t>& keys, const Head& head, std::vector<double>& lost) {
+  constexpr double kLost = 0x1p-25 / 0x1p15;
+  double largest = 0.0;
+  for (std::int64_t column = 0; column < head_dim; ++column) largest = std::max(largest, std::fabs(q[column]));
+  for (std::size_t index = 0; index < keys.size(); ++index) {
+    double sum = 0.0;
+    for (std::int64_t column = 0; column < head_dim; ++column) {
+      sum += std::fabs(k_transposed[static_cast<std::size_t>(column * head.rows.seqlen_k + keys[index])]);
+    }
+    lost[index] += kLost * largest * sum;
+  }
+}
+
 }  // namespace
 
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
@@ -169,8 +185,9 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
   const double dimensions = static_cast<double>(head_dim);
   const double roundings = dimensions + product_scale_roundings(head.options);
   scores.products = dimensions;
-  const std::vector<double> lost =
+  std::vector<double> lost =
       lost_products(q, k_transposed, head_dim, scores.ranges, head.rows.seqlen_k, head.model.smallest_input);
+  if (head.model.stored_operands) add_lost_queries(q, k_transposed, head_dim, scores.keys, head, lost);
   for (std::size_t index = 0; index < count; ++index) {
     const double magnitude = scores.error[index];
     scores.value[index] *= scale;

@@ -34,8 +34,12 @@ struct Config {
   bool pages = false;    // K and V lie in pages
   bool entries = false;  // K and V of a sequence are an entry that a list names
 
-  // K and V as they are stored: each block is converted to rule.element, if it is not that, in shared memory.
+  // K and V as they are stored. If that is not rule.element, each block is converted to it in shared memory, or stored
+  // elements are operands: as float16 numbers, which hold them exactly, while their scales join scores, probabilities
+  // and O.
   Element stored = rule.element;
+  bool stored_operands = false;
+  bool row_scales = false;  // of stored operands: keys have scales of their own, else a head has one for all
   // Of stored K and V, chunks that a lane reads before it writes the first, of rows of up to 128 columns: 1, 2 or 4.
   int chunks_at_once = 2;
 
@@ -72,7 +76,11 @@ constexpr int kept_vectors(const Config& c) { return fragments(c) * (c.head_dim_
 /// 16-bit columns of a row of as many elements: what tiles and copies count.
 constexpr int halves(const Config& c, int columns) { return columns * halves_of(c.rule.element); }
 
-constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
+constexpr bool is_stored(const Config& c) { return c.stored != c.rule.element; }
+constexpr bool converts(const Config& c) { return is_stored(c) && !c.stored_operands; }
+
+/// What the tensor cores multiply.
+constexpr Element operand_of(const Config& c) { return c.stored_operands ? Element::fp16 : c.rule.element; }
 
 /// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
 constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.stages - 1; }
@@ -83,7 +91,10 @@ constexpr bool fields_agree(const Config& c) {
       !c.pages_ahead || (c.pages && c.stages > 1 && threads_per_group(c) == kWarpSize && c.block_n <= kWarpSize);
   const bool pieces = c.page_rows == 1 || (c.pages_ahead && c.block_n % c.page_rows == 0);
   const bool work = c.keeps_work || !(splits(c) || folds(c));  // where a CTA has several tiles
-  return pages && pieces && work;
+  // A lane has the scales of one key of a block.
+  const bool operands = !c.stored_operands || (is_stored(c) && c.key_groups > 1 && c.segment_blocks == 0 &&
+                                               (!c.row_scales || c.block_n <= kWarpSize));
+  return pages && pieces && work && operands;
 }
 
 constexpr Tiling tiling(const Config& c) {

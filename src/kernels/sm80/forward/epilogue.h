@@ -112,6 +112,30 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
   return zero == 0.0F;
 }
 
+/// Stages rows of O of stored operands, whose registers lie as score::four_register() says.
+template <Config C>
+  requires(C.stored_operands)
+__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],
+                                           const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread]) {
+  unsigned zero = 0;  // two elements: each becomes NaN if a value is not finite
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int row = first_row + score::fragment_row(r);
+    const unsigned first = OTile<C>::offset(row, threadIdx.x % 4 / 2) + threadIdx.x % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < C.head_dim_v / 16; ++j) {
+      const auto value = [&](int i) { return o[score::four_register(j, r, i)] * factor[r]; };
+      uint2 four = {pack<C.rule.element>(value(0), value(1)), pack<C.rule.element>(value(2), value(3))};
+      four = sees[r] ? four : make_uint2(0U, 0U);
+      if constexpr (is_masked(C.rule)) {
+        zero = plus_zero_times<C.rule.element>(plus_zero_times<C.rule.element>(zero, four.x), four.y);
+      }
+      *reinterpret_cast<uint2*>(tile + OTile<C>::pair_after(first, j)) = four;
+    }
+  }
+  return (zero & 0x7fff7fffU) == 0;
+}
+
 /// The warp's tile to global memory, whole rows at a time.
 template <Config C>
 __device__ __forceinline__ void store_rows(const Params& params, const TileWork& work, const unsigned char* tile,
@@ -198,7 +222,7 @@ __device__ __forceinline__ bool store_part_rows(const Params& params, const Tile
           r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     const PartRow to = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
-    finite &= store_part_row<C.rule, C.head_dim_v>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);
+    finite &= store_part_row<C.rule, C.head_dim_v, C.stored_operands>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);
   }
   return finite;
 }

@@ -50,8 +50,8 @@ __device__ __forceinline__ auto row_places(const Params& params, const TileWork&
 template <Config C>
 __device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
   const auto places = row_places<C>(params, work);
-  if constexpr (converts(C)) {
-    return sequence::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+  if constexpr (is_stored(C)) {
+    return sequence::StoredRows<C.stored, C.rule.element, converts(C), decltype(row_places<C>(params, work))>(
         places, params.k_scales, params.v_scales, work.tile.sequence, head_kv_of(params, work));
   } else {
     return places;

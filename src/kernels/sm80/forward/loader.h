@@ -20,25 +20,36 @@ class BlockPlaces {
       : sequence_(work.tile.sequence), start_(work.k.start), head_(head_kv_of(params, work)) {}
 
   /// `first`: the block's first key, of `used`.
-  __device__ __forceinline__ void find(const CacheParams& cache, int first, int used) {
-    const int row = static_cast<int>(threadIdx.x % kWarpSize) * C.page_rows;
+  __device__ __forceinline__ void find(const Params& params, int first, int used) {
+    const int row = lane_of_warp() * C.page_rows;
     const int key = first + row;
-    place_.entry = sequence::kNoEntry;
+    sequence::CachePlace place{sequence::kNoEntry, 0};
     if (row < C.block_n && key < used) {
-      place_ = sequence::cache_place<true, false>(cache, sequence_, start_ + key);
+      place = sequence::cache_place<true, false>(params.cache, sequence_, start_ + key);
     }
+    const bool exists = place.entry != sequence::kNoEntry;
+    exists_ = __ballot_sync(score::kFullWarp, exists);
+    key_ = exists ? params.k.row(place.entry, place.row, head_) : params.k.data;
+    value_ = exists ? params.v.row(place.entry, place.row, head_) : params.v.data;
   }
 
-  /// The first row of a piece of the block in K or V; null where it does not exist. All lanes call it together.
-  __device__ __forceinline__ const unsigned short* first_row_of(const Rows& tensor, int piece) const {
-    const int entry = __shfl_sync(score::kFullWarp, place_.entry, piece);
-    const int row_in_page = __shfl_sync(score::kFullWarp, place_.row, piece);
-    return entry == sequence::kNoEntry ? nullptr : tensor.row(entry, row_in_page, head_);
-  }
+  // Where piece `piece` of the block begins in K and in V: any of the tensor's rows where it does not exist. All lanes
+  // call them together.
+  __device__ __forceinline__ const unsigned short* key(int piece) const { return of_lane(key_, piece); }
+  __device__ __forceinline__ const unsigned short* value(int piece) const { return of_lane(value_, piece); }
+
+  __device__ __forceinline__ bool exists(int piece) const { return (exists_ >> piece & 1U) != 0; }
 
  private:
+  __device__ __forceinline__ static const unsigned short* of_lane(const unsigned short* row, int lane) {
+    return reinterpret_cast<const unsigned short*>(
+        __shfl_sync(score::kFullWarp, reinterpret_cast<unsigned long long>(row), lane));
+  }
+
   int sequence_, start_, head_;
-  sequence::CachePlace place_{sequence::kNoEntry, 0};  // of the lane's piece
+  const unsigned short* key_ = nullptr;  // the lane's piece
+  const unsigned short* value_ = nullptr;
+  unsigned exists_ = 0;
 };
 
 /// The rows of variants that do not look ahead: they find each row when they copy it.
@@ -177,7 +188,7 @@ class KeyValueLoader {
 
   /// Copies count 16 bits.
   __device__ __forceinline__ static int copied(int head_dim) {
-    return converts(C) ? head_dim / 2 : halves(C, head_dim);
+    return is_stored(C) ? head_dim / 2 : halves(C, head_dim);
   }
 
   __device__ __forceinline__ static uint32_t tiles() { return shared_address(shared_memory()); }
@@ -200,22 +211,29 @@ class KeyValueLoader {
   }
 
   __device__ __forceinline__ void start_keys(int stage, int n) const {
-    start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, copied(params_.head_dim));
+    const int columns = copied(params_.head_dim);
+    if constexpr (C.pages_ahead) {
+      start_pieces<CopiedKTile<C>>(keys(stage), params_.k.row_stride, used_ - n * C.block_n, columns,
+                                [&](int piece) { return next_.key(piece); });
+    } else {
+      start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, columns);
+    }
   }
   __device__ __forceinline__ void start_values(int stage, int n) const {
-    start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, copied(params_.head_dim_v));
+    const int columns = copied(params_.head_dim_v);
+    if constexpr (C.pages_ahead) {
+      start_pieces<CopiedVTile<C>>(values(stage), params_.v.row_stride, used_ - n * C.block_n, columns,
+                                [&](int piece) { return next_.value(piece); });
+    } else {
+      start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, columns);
+    }
   }
 
   template <typename Tile>
   __device__ __forceinline__ void start_rows(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
                                              int columns) const {
     const int first = n * C.block_n;
-    if constexpr (C.pages_ahead && C.page_rows > 1) {
-      start_pieces<Tile>(tile, tensor, used_ - first, columns);
-    } else if constexpr (C.pages_ahead) {
-      start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns,
-                                                      [&](int row) { return next_.first_row_of(tensor, row); });
-    } else if constexpr (C.pages) {
+    if constexpr (C.pages) {
       const TileWork work = tile_work<C>(params_);
       const sequence::CachedRows<C.rule.element, true, false> rows(
           params_.cache, params_.k, params_.v, work.tile.sequence, head_kv_of(params_, work), work.k.start);
@@ -228,16 +246,21 @@ class KeyValueLoader {
     }
   }
 
-  /// A block of which each piece lies in one page. `left`: rows of the block that exist, in pages that do.
-  template <typename Tile>
-  __device__ __forceinline__ void start_pieces(uint32_t tile, const Rows& tensor, int left, int columns) const {
+  /// A block whose pieces were found: piece_of(i) is where one begins. `left`: rows of the block that exist, in pages that
+  /// do.
+  template <typename Tile, typename PieceOf>
+  __device__ __forceinline__ void start_pieces(uint32_t tile, long long row_stride, int left, int columns,
+                                               const PieceOf& piece_of) const {
+    const auto exists = [&](int piece) { return next_.exists(piece); };
+    if constexpr (C.page_rows == 1) {
+      start_found_copy<Tile, C.block_n>(tile, columns, piece_of, exists);
+    } else {
 #pragma unroll
-    for (int piece = 0; piece < C.block_n / C.page_rows; ++piece) {
-      const int row = piece * C.page_rows;
-      const unsigned short* const data = next_.first_row_of(tensor, piece);
-      const bool exists = data != nullptr;
-      start_copy<Tile, C.page_rows, kThreads>(tile + row * Tile::kRowBytes, exists ? data : tensor.data,
-                                              tensor.row_stride, exists ? left - row : 0, columns);
+      for (int piece = 0; piece < C.block_n / C.page_rows; ++piece) {
+        const int row = piece * C.page_rows;
+        start_copy<Tile, C.page_rows, kThreads>(tile + row * Tile::kRowBytes, piece_of(piece), row_stride,
+                                                exists(piece) ? left - row : 0, columns);
+      }
     }
   }
 
@@ -245,7 +268,7 @@ class KeyValueLoader {
   __device__ __forceinline__ void find(int n) {
     if constexpr (C.pages_ahead) {
       if (walk_.has(n)) {
-        next_.find(params_.cache, n * C.block_n, used_);
+        next_.find(params_, n * C.block_n, used_);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "kernels/sm80/forward/row_rules.h"
 #include "kernels/sm80/forward/smem.h"
 #include "kernels/sm80/tile/split_gemm.h"
+#include "kernels/sm80/tile/stored_gemm.h"
 
 namespace strobe::sm80::forward {
 
@@ -22,7 +23,7 @@ struct Probabilities {
   /// What a fragment's scores became in step first + i of block n, from s[8 i] on.
   __device__ __forceinline__ static void to_operand(Operand& p, const float (&s)[C.block_n / 2], Dropout& dropout,
                                                     int n, int first, int i) {
-    score::to_operand<C.rule.element>(p, s, i);
+    score::to_operand<operand_of(C)>(p, s, i);
     dropout.apply(p, n, first + i);
   }
 
@@ -30,7 +31,11 @@ struct Probabilities {
   template <int registers>
   __device__ __forceinline__ static void multiply_values(float (&o)[fragments(C)][registers],
                                                          const Operand (&p)[fragments(C)], uint32_t values, int step) {
-    output_step<C.rule.element, VTile<C>>(o, p, v_operand<VTile<C>>(values), step);
+    if constexpr (C.stored_operands) {
+      stored_output_step<C.stored, CopiedVTile<C>>(o, p, v_operand<CopiedVTile<C>>(values), step);
+    } else {
+      output_step<C.rule.element, VTile<C>>(o, p, v_operand<VTile<C>>(values), step);
+    }
   }
 };
 

@@ -20,7 +20,7 @@ using VTile = Swizzled<C.block_n, halves(C, C.head_dim_v)>;
 /// Columns of a block as it is copied, in 16 bits: pairs of stored elements fill whole panels.
 constexpr int copied_columns(const Config& c, int head_dim) {
   constexpr int kPanel = 32;
-  return converts(c) ? (head_dim / 2 + kPanel - 1) / kPanel * kPanel : halves(c, head_dim);
+  return is_stored(c) ? (head_dim / 2 + kPanel - 1) / kPanel * kPanel : halves(c, head_dim);
 }
 template <Config C>
 using CopiedKTile = Swizzled<C.block_n, copied_columns(C, C.head_dim)>;
@@ -48,6 +48,7 @@ struct SmemPlan {
   int sums = 0;    // where K and V were: O of all groups but the first
   int maxima = 0;  // and all groups' maxima and sums
   int rows = 0;    // KeyValueRows, for each warp its own
+  int factors = 0; // stored operands: what each row of Q was divided by
   int split = 0;   // split schedules: SplitWork
   int work = 0;    // variants that keep it: TileWork
   int total_bytes = 0;
@@ -73,7 +74,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
     const int end = plan.maxima + threads_per_block(c) * fragments(c) * 2 * kFloats * static_cast<int>(sizeof(float));
     plan.rows = end > plan.rows ? end : plan.rows;
   }
-  plan.split = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
+  plan.factors = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
+  plan.split = plan.factors + (c.stored_operands ? block_m(c) * static_cast<int>(sizeof(float)) : 0);
   plan.work = plan.split + (splits(c) ? static_cast<int>(sizeof(SplitWork)) : 0);
   plan.total_bytes = plan.work;
   if (c.keeps_work) {

@@ -13,6 +13,7 @@
 #include "kernels/sm80/forward/loader.h"
 #include "kernels/sm80/forward/merge.h"
 #include "kernels/sm80/forward/probabilities.h"
+#include "kernels/sm80/forward/stored_operands.h"
 
 namespace strobe::sm80::forward {
 
@@ -28,7 +29,8 @@ class TileForward {
         work_(work),
         warp_(warp_of_cta()),
         queries_(params, work, shared_address(staging()), first_row(work)),
-        loader_(params, work) {}
+        loader_(params, work),
+        scales_(params, work) {}
 
   __device__ __forceinline__ void run() {
     if constexpr (C.key_groups > 1) {
@@ -37,6 +39,9 @@ class TileForward {
     const int last =
         C.key_groups == 1 ? loader_.walk().before(work_.n_end) : work_.n_end - 1 - KeyValueLoader<C>::group();
     loader_.start(last);
+    if constexpr (C.stored_operands) {
+      scales_.start(last, work_.k.used);
+    }
     WarpRules<C> rules = warp_rules<C>(params_, work_, first_row(work_));
     const sequence::KeyBlocks full = full_blocks();
     Output o = {};
@@ -44,6 +49,11 @@ class TileForward {
     if constexpr (C.key_groups > 1) {
       ptx::cp_async_wait_group<stages_ahead(C)>();
       __syncthreads();
+      if constexpr (C.stored_operands) {
+        make_query_operands<C>();
+        __syncthreads();
+        scales_.take_queries(row_warp() * C.rows_per_warp);
+      }
     } else {
       ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
       meet_lanes<C>();
@@ -88,6 +98,9 @@ class TileForward {
   template <bool masked>
   __device__ __forceinline__ int step(Output& o, Softmax<C> (&softmax)[fragments(C)], WarpRules<C>& rules, int n) {
     loader_.before_scores(n);
+    if constexpr (C.stored_operands) {
+      scales_.move_on(o, loader_.walk().before(n), work_.k.used);
+    }
     const bool sees = (!masked || rows_see(n)) && loader_.walk().shows(n, row_warp());
     Scores s;
     if (sees) {
@@ -106,11 +119,13 @@ class TileForward {
 
   /// S = Q K^T.
   __device__ __forceinline__ void multiply_queries(Scores& s) const {
-    const uint32_t k = k_operand<KTile<C>>(loader_.keys());
-    if constexpr (C.rule.element == Element::fp32) {
-      split_gemm_scores<KTile<C>, Queries<C>::kSteps>(s, queries_, k);
+    if constexpr (C.stored_operands) {
+      stored_scores<C.stored, CopiedKTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<CopiedKTile<C>>(loader_.keys()));
+      scales_.scale(s);
+    } else if constexpr (C.rule.element == Element::fp32) {
+      split_gemm_scores<KTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<KTile<C>>(loader_.keys()));
     } else {
-      gemm_scores<C.rule.element, KTile<C>, Queries<C>::kSteps>(s, queries_, k);
+      gemm_scores<C.rule.element, KTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<KTile<C>>(loader_.keys()));
     }
   }
 
@@ -124,7 +139,10 @@ class TileForward {
         typename Probabilities<C>::Operand p[fragments(C)];
 #pragma unroll
         for (int f = 0; f < fragments(C); ++f) {
-          softmax[f].exponentiate(s[f], i, score::remaining_scale<C.rule>(params_.score));
+          softmax[f].template exponentiate<kLift<C>>(s[f], i, score::remaining_scale<C.rule>(params_.score));
+          if constexpr (C.stored_operands) {
+            scales_.weigh(s[f], i, first + i);
+          }
           Probabilities<C>::to_operand(p[f], s[f], rules.of[f].dropout, n, first, i);
         }
         Probabilities<C>::multiply_values(o, p, loader_.values(), first + i);
@@ -215,6 +233,9 @@ class TileForward {
 
   /// Through the shared memory that held Q.
   __device__ __forceinline__ void store(Output& o, Softmax<C> (&softmax)[fragments(C)]) {
+    if constexpr (C.stored_operands) {
+      finish_operands<C>(o, softmax, scales_);
+    }
     if constexpr (C.key_groups > 1) {
       merge_groups<C>(o, softmax, KeyValueLoader<C>::group());
       if (KeyValueLoader<C>::group() != 0) {
@@ -265,6 +286,7 @@ class TileForward {
   const int warp_;
   Queries<C> queries_;
   KeyValueLoader<C> loader_;
+  [[no_unique_address]] OperandScales<C> scales_;
 };
 
 }  // namespace strobe::sm80::forward

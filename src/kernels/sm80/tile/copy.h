@@ -61,6 +61,30 @@ __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* 
   }
 }
 
+/// One warp copies rows that lie anywhere, and have been found: row_of(row) is an address that may be read, whether the
+/// row exists or not; what does not exist becomes zeros.
+template <typename Tile, int rows, typename RowOf, typename Exists>
+__device__ __forceinline__ void start_found_copy(uint32_t tile, int columns, const RowOf& row_of,
+                                                 const Exists& exists) {
+  constexpr int kThreads = 32;
+  using Lane = CopyLane<Tile, kThreads>;
+  static_assert(rows % Lane::kRowsAtATime == 0);
+#pragma unroll
+  for (int i = 0; i < rows; i += Lane::kRowsAtATime) {
+    const int row = i + Lane::row();
+    const unsigned short* const from = row_of(row) + Lane::chunk() * kChunkElements;
+    const bool found = exists(row);
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
+      const int column = panel * Tile::kPanelColumns + Lane::chunk() * kChunkElements;
+      const bool has_column = column < columns;
+      ptx::cp_async_16(tile + Lane::offset(i) + panel * Tile::kPanelBytes,
+                       from + (has_column ? panel * Tile::kPanelColumns : -Lane::chunk() * kChunkElements),
+                       found && has_column ? kChunkBytes : 0);
+    }
+  }
+}
+
 /// Copies rows that lie anywhere to a tile: row_of(row) is where a row of the tile begins, null where it does not
 /// exist. `memory`: any address, which copies of nothing name. All rows are found before the first is copied: page
 /// tables are read meanwhile.

@@ -53,9 +53,10 @@ TEST(Sm80FewQueries, PartsHaveARowWhereNoSequenceHasOne) {
   }
 }
 
-// K and V in 8 bits: the tiles of 16-bit ones, so that results have their bits, with more blocks on their way.
+// K and V in 8 bits. Before compute capability 9.0: the tiles of 16-bit ones, so that results have their bits, with
+// more blocks on their way.
 TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {
-  for (const DeviceShape& shape : {kFewOnA100, kFewOnRtx4090, kFewOnH200}) {
+  for (const DeviceShape& shape : {kFewOnA100, kFewOnRtx4090}) {
     AttentionProblem problem =
         few_problem({.batch = 8, .queries = 1, .keys = 8192, .heads_q = 8, .heads_kv = 2, .head_dim = 128});
     const ForwardPlan wide = few_plan(problem, shape);
@@ -70,6 +71,33 @@ TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {
     EXPECT_EQ(forward_config(problem, shape).status().message(),
               "head_dim is 72 and k is int8: the sm80 kernels take multiples of 16; the cpu engine takes any");
   }
+}
+
+// From 9.0 on they are operands, whose scales are a head's or keys'.
+TEST(Sm80FewQueries, StoredKeysAreOperands) {
+  for (const std::int64_t head_dim : {32, 64, 96, 128, 192, 256}) {
+    for (const std::int64_t queries : {1, 5, 9, 16}) {
+      AttentionProblem problem =
+          few_problem({.batch = 8, .queries = queries, .keys = 8192, .heads_q = 8, .heads_kv = 2, .head_dim = head_dim});
+      problem.stored = {.dtype = DType::float8_e4m3, .k_rows = 8192, .v_rows = 8192};
+      const ForwardPlan plan = few_plan(problem, kFewOnH200);
+      EXPECT_TRUE(plan.config.stored_operands);
+      EXPECT_FALSE(plan.config.row_scales);
+      EXPECT_TRUE(fields_agree(plan.config));
+      EXPECT_LE(smem_plan(plan.config).total_bytes, shared_bytes_of(kFewOnH200, plan.config.ctas_per_sm));
+      EXPECT_NE(explain(problem, kFewOnH200, plan).find("stored K, V   float8_e4m3; operands as float16, whose scales, "
+                                                        "of a head, join scores and O"),
+                std::string::npos);
+      problem.stored.v_rows = 32;
+      const ForwardPlan by_rows = few_plan(problem, kFewOnH200);
+      EXPECT_TRUE(by_rows.config.stored_operands && by_rows.config.row_scales && fields_agree(by_rows.config));
+    }
+  }
+  // Many rows, and options of tiles that compute as long as they read, are converted.
+  AttentionProblem many =
+      few_problem({.batch = 8, .queries = 100, .keys = 8192, .heads_q = 8, .heads_kv = 2, .head_dim = 128});
+  many.stored = {.dtype = DType::int8, .k_rows = 8192, .v_rows = 8192};
+  EXPECT_FALSE(few_plan(many, kFewOnH200).config.stored_operands);
 }
 
 TEST(Sm80FewQueries, FitEveryDevice) {

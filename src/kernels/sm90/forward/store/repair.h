@@ -52,7 +52,7 @@ template <Config C>
 __device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
   const auto places = row_places<C>(params, work);
   if constexpr (converts(C)) {
-    return sequence::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+    return sequence::StoredRows<C.stored, C.rule.element, true, decltype(row_places<C>(params, work))>(
         places, params.eight_bit.k, params.eight_bit.v, work.tile.sequence,
         params.by_heads_per_kv.quotient(work.tile.head));
   } else {
