@@ -116,7 +116,8 @@ class EightBitOptions(TypedDict, total=False):
     (strobe.Quantized says where sequences begin), and seqlen_q and seqlen_k below are the bounds on the longest.
 
     Or k and v alone are, laid out as ever, with k_descale and v_descale: q and out keep their dtype, and the result has
-    the bits of a call on k and v converted to it. Packed keys then take scales [batch or 1, heads_kv or 1, 1].
+    the bits of a call on k and v converted to it, or of few queries on Hopper and later GPUs is closer to that of
+    products that are not rounded. Packed keys then take scales [batch or 1, heads_kv or 1, 1].
     """
 
     q_descale: Tensor

@@ -42,7 +42,8 @@ struct EightBitShape {
 };
 
 /// K and V stored in 8 bits where q, and with it the computation, has another dtype: how many of their rows share a
-/// scale. An element stands for the product of itself and its scale, rounded to float32 and then to q's dtype.
+/// scale. An element stands for the product of itself and its scale, which kernels may round to float32 and then to q's
+/// dtype.
 struct StoredShape {
   DType dtype = DType::float32;  // of k and v
   std::int64_t k_rows = 0;       // 0: k and v are of q's dtype

@@ -29,11 +29,10 @@ bool reads_rows_faster(const AttentionProblem& problem) {
   }
 }
 
-/// K and V in 8 bits: whole copies, of rows that lie one behind another.
-bool reads_stored_rows(const AttentionProblem& problem) {
+/// K and V in 8 bits, which those kernels multiply as they are: rows of whole copies.
+bool takes_stored_rows(const AttentionProblem& problem) {
   constexpr std::int64_t kCopiedElements = 16;
-  return key_source(problem) == forward::KeySource::tensor && problem.head_dim % kCopiedElements == 0 &&
-         problem.head_dim_v % kCopiedElements == 0;
+  return problem.head_dim % kCopiedElements == 0 && problem.head_dim_v % kCopiedElements == 0;
 }
 
 }  // namespace
@@ -41,13 +40,13 @@ bool reads_stored_rows(const AttentionProblem& problem) {
 bool is_decode(const AttentionProblem& problem) {
   constexpr std::int64_t kFewestRows = 16;
   if (problem.eight_bit.given()) return false;
-  if (problem.stored.given() && !reads_stored_rows(problem)) return false;
   if (problem.row_invariant) return false;  // one kernel, however many rows there are
   if (problem.has_tree_mask) return false;  // measured with WGMMA alone
   const ScoreRule rule = gpu::score_rule(problem);
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
-  return (Checked(problem.seqlen_q) * gpu::choose_packed_heads(problem)).at_most(kFewestRows) &&
-         reads_rows_faster(problem);
+  const Checked rows = Checked(problem.seqlen_q) * gpu::choose_packed_heads(problem);
+  if (problem.stored.given()) return rows.at_most(gpu::kFewRows) && takes_stored_rows(problem);
+  return rows.at_most(kFewestRows) && reads_rows_faster(problem);
 }
 
 }  // namespace strobe::sm90

@@ -163,8 +163,11 @@ TEST_P(GpuForwardFields, OfStoredKeys) {
     }
     return;
   }
+  c.seqlen_q = 100;  // of few rows they are not converted
+  c.fill(1);
+  const ForwardArguments many = c.with_outputs(c.stored());
   for (const int chunks : {1, 2, 4}) {
-    expect_matches<Sm80>(arguments, c.options, [=](Sm80& config) { config.chunks_at_once = chunks; });
+    expect_matches<Sm80>(many, c.options, [=](Sm80& config) { config.chunks_at_once = chunks; });
   }
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""K and V stored in 8 bits beside a 16-bit q, on the GPU: the same bits as on converted tensors; and how long it takes.
+"""K and V stored in 8 bits beside a 16-bit q, on the GPU: the same bits as on converted tensors, or of few queries as
+close to float32's result as roundings of P and O allow; and how long it takes.
 
 Needs a Hopper GPU and PyTorch; STROBE_LIBRARY and STROBE_HEADER as strobe_api.py says.
 """
@@ -60,18 +61,27 @@ class Case:
             options["seqused_k"] = torch.tensor(lengths, dtype=torch.int32, device="cuda")
         self.results = [(torch.full_like(q, 7.0), q.new_full((batch, heads_q, seqlen_q), 7.0).float()) for _ in "sc"]
         scales = {"k_descale": k_descale, "v_descale": v_descale}
-        self.calls = [
-            strobe_api.Forward(q, k8, v8, *self.results[0], **scales, **options),
-            strobe_api.Forward(q, k.to(dtype), v.to(dtype), *self.results[1], **options),
-        ]
+        self.calls = [strobe_api.Forward(q, k8, v8, *self.results[0], **scales, **options)]
+        self.converts = "operands as float16" not in self.calls[0].explain()
+        if self.converts:
+            self.calls.append(strobe_api.Forward(q, k.to(dtype), v.to(dtype), *self.results[1], **options))
+        else:
+            self.results[1] = (self.results[1][0].float(), self.results[1][1])
+            self.calls.append(strobe_api.Forward(q.float(), k, v, *self.results[1], **options))
+            self.largest = v.nan_to_num().abs().max().item()
 
     def check(self):
-        """False where the bits differ."""
+        """False where the bits differ, or values do by more than roundings."""
         for call in self.calls:
             call.run()
         torch.cuda.synchronize()
         (o, lse), (expected, expected_lse) = self.results
-        good = same(o, expected) and same(lse, expected_lse) and bool(o.isnan().any()) == self.spoiled
+        if self.converts:
+            good = same(o, expected) and same(lse, expected_lse)
+        else:
+            good = torch.allclose(o.float(), expected, rtol=2**-8, atol=2**-10 * self.largest, equal_nan=True)
+            good = good and torch.allclose(lse, expected_lse, atol=1e-4)
+        good = good and bool(o.isnan().any()) == self.spoiled
         if not good:
             apart = (o.float() - expected.float()).abs()
             print(
@@ -105,7 +115,7 @@ def cases():
 
 def check_all():
     good = [Case(*arguments, **options).check() for arguments, options in cases()]
-    print(f"{sum(good)} of {len(good)} calls have the bits of converted tensors", flush=True)
+    print(f"{sum(good)} of {len(good)} calls are as they should be", flush=True)
     return all(good)
 
 

@@ -152,6 +152,29 @@ TEST_F(Sm80Compile, KeepsConvertedBlocksInRegisters) {
   }
 }
 
+// K and V in 8 bits of few queries, which are operands as they are.
+TEST_F(Sm80Compile, KeepsStoredOperandsInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const gpu::DeviceShape& shape = seed % 2 == 0 ? kH100 : kH200;
+    AttentionProblem problem = few_queries_of(random_problem(random), random);
+    problem.dtype = random.one_of({DType::float16, DType::bfloat16});
+    problem.modifiers.has_bias = false;
+    problem.modifiers.block_size = 0;
+    problem.dropout = 0.0F;
+    problem.stored = {random.one_of({DType::int8, DType::float8_e4m3}), problem.seqlen_k, problem.seqlen_k};
+    if (problem.page_size == 0 && random.chance(0.5)) problem.stored.v_rows = 1;
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = sm80::forward_variant(*config, shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << variant.name);
+    EXPECT_TRUE(fields_agree(*config));
+    EXPECT_LE(smem_plan(*config).total_bytes, shared_bytes_of(shape, config->ctas_per_sm));
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
+  }
+}
+
 TEST_F(Sm80Compile, KeepsRowInvariantCallsInRegisters) {
   for (const std::uint64_t seed : chosen_seeds(6)) {
     Random random(seed);

@@ -88,7 +88,8 @@ TEST(Sm90CachePlan, FewRowsAreThoseOfSm80) {
   const auto store = [](AttentionProblem& p) { p.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1}; };
   EXPECT_TRUE(changed(store));
   EXPECT_FALSE(changed([&](AttentionProblem& p) { store(p), p.head_dim = 72; }));
-  EXPECT_FALSE(changed([&](AttentionProblem& p) { store(p), p.page_size = 16; }));
+  EXPECT_TRUE(changed([&](AttentionProblem& p) { store(p), p.page_size = 16; }));
+  EXPECT_TRUE(changed([&](AttentionProblem& p) { store(p), p.seqlen_k = 100; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_k = 511; }));
   EXPECT_TRUE(changed([](AttentionProblem& p) { p.page_size = 1; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.page_size = 1, p.head_dim = 64; }));
