@@ -65,10 +65,11 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
   // Operands, addresses, running maxima and sums; found by compiling.
-  const int conversion = !is_stored(config)       ? 0
-                         : config.stored_operands ? (fragments(config) == 2 ? 30 : 8) + (config.row_scales ? 24 : 0) + (rule.softcap ? 12 : 0)
-                                                  : 34 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0) +
-                                                        (rule.softcap && later ? 28 : 0);
+  const int conversion =
+      !is_stored(config) ? 0
+      : config.stored_operands
+          ? (fragments(config) == 2 ? 30 : 8) + (config.row_scales ? 24 : 0) + (rule.softcap ? 12 : 0)
+          : 34 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0) + (rule.softcap && later ? 28 : 0);
   const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
   const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
   const int text = !has_text(rule) ? 0 : rule.text.score && config.q_in_registers ? 34 : 24;
@@ -76,7 +77,11 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const int split = rule.element != Element::fp32 ? 0
                     : fragments(config) == 1      ? 64
                                                   : 96 + (is_masked(rule) ? 8 : 0) + (later ? 64 : 0);
-  const int others = 62 + split + (!config.pages ? 0 : config.stored_operands ? 12 : 24) + parts + conversion + joining + scaling + text;
+  const int others = 62 + split +
+                     (!config.pages            ? 0
+                      : config.stored_operands ? 12
+                                               : 24) +
+                     parts + conversion + joining + scaling + text;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
@@ -133,12 +138,13 @@ constexpr Tiles kSixtyFourRows[] = {
 constexpr Tiles kSixteenStoredRows[] = {{8, 16, 32, 6, 1, true, 8},  {8, 16, 32, 3, 1, true, 8},
                                         {8, 16, 32, 3, 1, false, 8}, {4, 16, 32, 3, 1, false, 4},
                                         {4, 16, 32, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 4}};
-constexpr Tiles kThirtyTwoStoredRows[] = {{8, 32, 32, 6, 1, false, 8}, {8, 32, 32, 3, 1, false, 8},
-                                          {8, 32, 16, 6, 1, false, 8}, {4, 32, 32, 3, 1, false, 4},
-                                          {4, 32, 16, 3, 1, false, 4}, {8, 16, 32, 3, 1, false, 4},
-                                          {8, 16, 32, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}};
-constexpr Tiles kSixtyFourStoredRows[] = {{8, 32, 32, 6, 1, false, 4}, {8, 32, 32, 4, 1, false, 4},
-                                          {8, 32, 16, 6, 1, false, 4}, {8, 16, 32, 3, 1, false, 2},
+constexpr Tiles kThirtyTwoStoredRows[] = {
+    {8, 32, 32, 6, 1, false, 8}, {8, 32, 32, 3, 1, false, 8}, {8, 32, 16, 6, 1, false, 8}, {4, 32, 32, 3, 1, false, 4},
+    {4, 32, 16, 3, 1, false, 4}, {8, 16, 32, 3, 1, false, 4}, {8, 16, 32, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}};
+constexpr Tiles kSixtyFourStoredRows[] = {{8, 32, 32, 6, 1, false, 4},
+                                          {8, 32, 32, 4, 1, false, 4},
+                                          {8, 32, 16, 6, 1, false, 4},
+                                          {8, 16, 32, 3, 1, false, 2},
                                           {8, 16, 16, 2, 1, false, 2}};
 
 /// Whether a tile is over when its keys and values are read.

@@ -86,8 +86,8 @@ void apply_text(Scores& scores, std::size_t index, std::int64_t query, const Hea
                                                        : 0.0;
 }
 
-// float16 numbers of a row of q, whose largest lies between 2^15 and 2^16, are off by 2^-25 at most where they are below
-// the format's normal range.
+// float16 numbers of a row of q, whose largest lies between 2^15 and 2^16, are off by 2^-25 at most where they are
+// below the format's normal range.
 void add_lost_queries(const double* q, const std::vector<double>& k_transposed, std::int64_t head_dim,
                       const std::vector<std::int64_t>& keys, const Head& head, std::vector<double>& lost) {
   constexpr double kLost = 0x1p-25 / 0x1p15;

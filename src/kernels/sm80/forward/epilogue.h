@@ -222,7 +222,8 @@ __device__ __forceinline__ bool store_part_rows(const Params& params, const Tile
           r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     const PartRow to = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
-    finite &= store_part_row<C.rule, C.head_dim_v, C.stored_operands>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);
+    finite &=
+        store_part_row<C.rule, C.head_dim_v, C.stored_operands>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);
   }
   return finite;
 }

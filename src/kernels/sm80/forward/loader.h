@@ -186,6 +186,10 @@ class KeyValueLoader {
 
   static constexpr int kThreads = threads_per_group(C);
 
+  /// Of stored rows of half a line the other half is another head's, which another CTA reads, at another time.
+  template <typename Tile>
+  static constexpr bool kWholeLines = !is_stored(C) || Tile::kPanels * Tile::kRowBytes >= 128;
+
   /// Copies count 16 bits.
   __device__ __forceinline__ static int copied(int head_dim) {
     return is_stored(C) ? head_dim / 2 : halves(C, head_dim);
@@ -214,7 +218,7 @@ class KeyValueLoader {
     const int columns = copied(params_.head_dim);
     if constexpr (C.pages_ahead) {
       start_pieces<CopiedKTile<C>>(keys(stage), params_.k.row_stride, used_ - n * C.block_n, columns,
-                                [&](int piece) { return next_.key(piece); });
+                                   [&](int piece) { return next_.key(piece); });
     } else {
       start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, columns);
     }
@@ -223,7 +227,7 @@ class KeyValueLoader {
     const int columns = copied(params_.head_dim_v);
     if constexpr (C.pages_ahead) {
       start_pieces<CopiedVTile<C>>(values(stage), params_.v.row_stride, used_ - n * C.block_n, columns,
-                                [&](int piece) { return next_.value(piece); });
+                                   [&](int piece) { return next_.value(piece); });
     } else {
       start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, columns);
     }
@@ -241,25 +245,25 @@ class KeyValueLoader {
         return first + row < used_ ? rows.row_of(tensor, first + row) : nullptr;
       });
     } else {
-      start_copy<Tile, C.block_n, kThreads>(tile, data + first * tensor.row_stride, tensor.row_stride, used_ - first,
-                                            columns);
+      start_copy<Tile, C.block_n, kThreads, kWholeLines<Tile>>(tile, data + first * tensor.row_stride,
+                                                               tensor.row_stride, used_ - first, columns);
     }
   }
 
-  /// A block whose pieces were found: piece_of(i) is where one begins. `left`: rows of the block that exist, in pages that
-  /// do.
+  /// A block whose pieces were found: piece_of(i) is where one begins. `left`: rows of the block that exist, in pages
+  /// that do.
   template <typename Tile, typename PieceOf>
   __device__ __forceinline__ void start_pieces(uint32_t tile, long long row_stride, int left, int columns,
                                                const PieceOf& piece_of) const {
     const auto exists = [&](int piece) { return next_.exists(piece); };
     if constexpr (C.page_rows == 1) {
-      start_found_copy<Tile, C.block_n>(tile, columns, piece_of, exists);
+      start_found_copy<Tile, C.block_n, kWholeLines<Tile>>(tile, columns, piece_of, exists);
     } else {
 #pragma unroll
       for (int piece = 0; piece < C.block_n / C.page_rows; ++piece) {
         const int row = piece * C.page_rows;
-        start_copy<Tile, C.page_rows, kThreads>(tile + row * Tile::kRowBytes, piece_of(piece), row_stride,
-                                                exists(piece) ? left - row : 0, columns);
+        start_copy<Tile, C.page_rows, kThreads, kWholeLines<Tile>>(tile + row * Tile::kRowBytes, piece_of(piece),
+                                                                   row_stride, exists(piece) ? left - row : 0, columns);
       }
     }
   }

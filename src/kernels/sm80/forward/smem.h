@@ -45,12 +45,12 @@ struct SmemPlan {
   int v = 0;
   int wide_k = 0;  // a group's converted blocks
   int wide_v = 0;
-  int sums = 0;    // where K and V were: O of all groups but the first
-  int maxima = 0;  // and all groups' maxima and sums
-  int rows = 0;    // KeyValueRows, for each warp its own
-  int factors = 0; // stored operands: what each row of Q was divided by
-  int split = 0;   // split schedules: SplitWork
-  int work = 0;    // variants that keep it: TileWork
+  int sums = 0;     // where K and V were: O of all groups but the first
+  int maxima = 0;   // and all groups' maxima and sums
+  int rows = 0;     // KeyValueRows, for each warp its own
+  int factors = 0;  // stored operands: what each row of Q was divided by
+  int split = 0;    // split schedules: SplitWork
+  int work = 0;     // variants that keep it: TileWork
   int total_bytes = 0;
 };
 

@@ -120,7 +120,8 @@ class TileForward {
   /// S = Q K^T.
   __device__ __forceinline__ void multiply_queries(Scores& s) const {
     if constexpr (C.stored_operands) {
-      stored_scores<C.stored, CopiedKTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<CopiedKTile<C>>(loader_.keys()));
+      stored_scores<C.stored, CopiedKTile<C>, Queries<C>::kSteps>(s, queries_,
+                                                                  k_operand<CopiedKTile<C>>(loader_.keys()));
       scales_.scale(s);
     } else if constexpr (C.rule.element == Element::fp32) {
       split_gemm_scores<KTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<KTile<C>>(loader_.keys()));

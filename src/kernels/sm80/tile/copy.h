@@ -31,9 +31,19 @@ struct CopyLane {
   }
 };
 
+/// Copies 16 bytes; `whole_lines`: what lies beside them in 128 bytes is wanted, too.
+template <bool whole_lines>
+__device__ __forceinline__ void start_chunk(uint32_t to, const unsigned short* from, int bytes) {
+  if constexpr (whole_lines) {
+    ptx::cp_async_16(to, from, bytes);
+  } else {
+    ptx::cp_async_16_alone(to, from, bytes);
+  }
+}
+
 /// Starts copying `rows` rows of a head, of which `left` exist, with `columns` columns of 16 bits each; what does not
 /// exist becomes zeros. `data`: the first row.
-template <typename Tile, int rows, int threads>
+template <typename Tile, int rows, int threads, bool whole_lines = true>
 __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* data, long long row_stride, int left,
                                            int columns) {
   using Lane = CopyLane<Tile, threads>;
@@ -46,8 +56,8 @@ __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* 
       }
 #pragma unroll
       for (int panel = 0; panel < Tile::kPanels; ++panel) {
-        ptx::cp_async_16(tile + Lane::offset(i) + panel * Tile::kPanelBytes, from + panel * Tile::kPanelColumns,
-                         exists(i, panel) ? kChunkBytes : 0);
+        start_chunk<whole_lines>(tile + Lane::offset(i) + panel * Tile::kPanelBytes, from + panel * Tile::kPanelColumns,
+                                 exists(i, panel) ? kChunkBytes : 0);
       }
       from += Lane::kRowsAtATime * row_stride;
     }
@@ -63,7 +73,7 @@ __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* 
 
 /// One warp copies rows that lie anywhere, and have been found: row_of(row) is an address that may be read, whether the
 /// row exists or not; what does not exist becomes zeros.
-template <typename Tile, int rows, typename RowOf, typename Exists>
+template <typename Tile, int rows, bool whole_lines, typename RowOf, typename Exists>
 __device__ __forceinline__ void start_found_copy(uint32_t tile, int columns, const RowOf& row_of,
                                                  const Exists& exists) {
   constexpr int kThreads = 32;
@@ -78,9 +88,9 @@ __device__ __forceinline__ void start_found_copy(uint32_t tile, int columns, con
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
       const int column = panel * Tile::kPanelColumns + Lane::chunk() * kChunkElements;
       const bool has_column = column < columns;
-      ptx::cp_async_16(tile + Lane::offset(i) + panel * Tile::kPanelBytes,
-                       from + (has_column ? panel * Tile::kPanelColumns : -Lane::chunk() * kChunkElements),
-                       found && has_column ? kChunkBytes : 0);
+      start_chunk<whole_lines>(tile + Lane::offset(i) + panel * Tile::kPanelBytes,
+                               from + (has_column ? panel * Tile::kPanelColumns : -Lane::chunk() * kChunkElements),
+                               found && has_column ? kChunkBytes : 0);
     }
   }
 }

@@ -77,16 +77,17 @@ TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {
 TEST(Sm80FewQueries, StoredKeysAreOperands) {
   for (const std::int64_t head_dim : {32, 64, 96, 128, 192, 256}) {
     for (const std::int64_t queries : {1, 5, 9, 16}) {
-      AttentionProblem problem =
-          few_problem({.batch = 8, .queries = queries, .keys = 8192, .heads_q = 8, .heads_kv = 2, .head_dim = head_dim});
+      AttentionProblem problem = few_problem(
+          {.batch = 8, .queries = queries, .keys = 8192, .heads_q = 8, .heads_kv = 2, .head_dim = head_dim});
       problem.stored = {.dtype = DType::float8_e4m3, .k_rows = 8192, .v_rows = 8192};
       const ForwardPlan plan = few_plan(problem, kFewOnH200);
       EXPECT_TRUE(plan.config.stored_operands);
       EXPECT_FALSE(plan.config.row_scales);
       EXPECT_TRUE(fields_agree(plan.config));
       EXPECT_LE(smem_plan(plan.config).total_bytes, shared_bytes_of(kFewOnH200, plan.config.ctas_per_sm));
-      EXPECT_NE(explain(problem, kFewOnH200, plan).find("stored K, V   float8_e4m3; operands as float16, whose scales, "
-                                                        "of a head, join scores and O"),
+      EXPECT_NE(explain(problem, kFewOnH200, plan)
+                    .find("stored K, V   float8_e4m3; operands as float16, whose scales, "
+                          "of a head, join scores and O"),
                 std::string::npos);
       problem.stored.v_rows = 32;
       const ForwardPlan by_rows = few_plan(problem, kFewOnH200);

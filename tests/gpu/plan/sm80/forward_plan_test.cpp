@@ -197,7 +197,8 @@ TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
                   ", .head_dim = 64, .head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, "
                   ".block_n = 64, .stages = 2, .q_in_registers = false, .ctas_per_sm = 2, .packed_heads = "
                   "1, .schedule = strobe::Schedule::rounds, .segment_blocks = 0, .pages = false, .entries = "
-                  "false, .stored = strobe::Element::bf16, .stored_operands = false, .row_scales = false, .chunks_at_once = 2, .copies_first = false, "
+                  "false, .stored = strobe::Element::bf16, .stored_operands = false, .row_scales = false, "
+                  ".chunks_at_once = 2, .copies_first = false, "
                   ".pages_ahead = false, .page_rows = 1, .keeps_work = false, .debug = false}>");
   }
 }
