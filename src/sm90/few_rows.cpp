@@ -7,6 +7,7 @@
 #include "gpu/params/score.h"
 #include "gpu/plan/few_queries.h"
 #include "sm90/pages.h"
+#include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -42,6 +43,7 @@ bool is_decode(const AttentionProblem& problem) {
   if (problem.eight_bit.given()) return false;
   if (problem.row_invariant) return false;  // one kernel, however many rows there are
   if (problem.has_tree_mask) return false;  // measured with WGMMA alone
+  if (has_wide_heads(problem)) return false;
   const ScoreRule rule = gpu::score_rule(problem);
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
   const Checked rows = Checked(problem.seqlen_q) * gpu::choose_packed_heads(problem);

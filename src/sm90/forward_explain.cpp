@@ -11,6 +11,7 @@ namespace strobe::sm90 {
 namespace {
 
 std::string explain_loop(const forward::Config& c) {
+  if (is_wide(c)) return "loop          a block's softmax under the P V before, in different warpgroups\n";
   const bool is_pipelined = c.loop == forward::Loop::pipelined || c.loop == forward::Loop::eight_bit;
   std::string text =
       is_pipelined ? "loop          a block's softmax under the P V before" : "loop          one step after another";
@@ -34,8 +35,10 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
   std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
                                  block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warpgroups    {} producer and {} consumers of 64 rows{}\n", c.producer_warpgroups,
-                      c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
+  text += is_wide(c) ? fmt::format("warpgroups    1 producer, 1 for scores, {} for O, of {} columns each\n",
+                                   c.output_warpgroups, output_columns(c))
+                     : fmt::format("warpgroups    {} producer and {} consumers of 64 rows{}\n", c.producer_warpgroups,
+                                   c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   if (eight_bit(c)) {
     text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
                         problem.dtype == DType::int8
@@ -55,10 +58,13 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                         c.pages_ahead ? "; the table a block ahead" : "");
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
-  text += fmt::format("pipeline      {} stages of K and V, {} of Q, {} of O\n", c.stages, c.q_stages, c.output_stages);
+  text += is_wide(c) ? fmt::format("pipeline      {} panels of K, {} of V; {} columns of Q in registers\n",
+                                   c.key_panels, c.stages * panels(output_columns(c)), c.register_columns)
+                     : fmt::format("pipeline      {} stages of K and V, {} of Q, {} of O\n", c.stages, c.q_stages,
+                                   c.output_stages);
   text += explain_loop(c);
-  text += fmt::format("registers     of a thread: {} of producers, {} of consumers\n", c.producer_registers,
-                      c.consumer_registers);
+  text += fmt::format("registers     of a thread: {} of producers, {} of consumers{}\n", c.producer_registers,
+                      c.consumer_registers, is_wide(c) ? fmt::format(", {} of O's", c.output_registers) : "");
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
                       c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
   if (c.packed_heads > 1) {

@@ -4,6 +4,7 @@
 #include "kernels/score/modifiers/softcap.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_registers.h"
+#include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -63,6 +64,11 @@ int output_stages_of(const Config& c) {
 }  // namespace
 
 Config completed(const Config& tiles) {
+  if (is_wide(tiles)) {
+    Config wide = completed_wide(tiles);
+    wide.relative_alibi = takes_relative_alibi(tiles);
+    return wide;
+  }
   Config config = tiles;
   const RoleRegisters registers = role_registers(tiles);
   config.producer_registers = registers.producer;

@@ -18,6 +18,7 @@
 #include "sm90/pages.h"
 #include "sm90/row_invariant.h"
 #include "sm90/supported.h"
+#include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -56,7 +57,7 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape,
                           int wanted = 0) {
-  if (eight_bit(config)) return 0;
+  if (eight_bit(config) || is_wide(config)) return 0;
   if (config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const Checked heads = Checked(problem.batch) * (problem.heads_q / config.packed_heads);
   const std::int64_t tiles = (heads * m_tiles_of(problem, config)).value();
@@ -67,8 +68,12 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
 /// What the problem asks for, before its tiles.
 forward::Config call_config(const AttentionProblem& problem) {
   forward::Config config{.rule = gpu::score_rule(problem)};
-  config.head_dim = compiled_head_dim(problem.head_dim, problem);
-  config.head_dim_v = compiled_head_dim(problem.head_dim_v, problem);
+  if (has_wide_heads(problem)) {
+    config = with_wide_columns(config, problem);
+  } else {
+    config.head_dim = compiled_head_dim(problem.head_dim, problem);
+    config.head_dim_v = compiled_head_dim(problem.head_dim_v, problem);
+  }
   config.packed_heads = gpu::choose_packed_heads(problem);
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;
@@ -134,8 +139,8 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
                                                    const forward::Config& config) {
   const ScoreRule& rule = config.rule;
   if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.whole_chunks || config.packed_heads > 1 ||
-      eight_bit(config) || converts(config) || in_pages(config) || problem.seqlen_q <= kRowsPerWarpgroup ||
-      problem.seqlen_k == 0) {
+      eight_bit(config) || converts(config) || in_pages(config) || is_wide(config) ||
+      problem.seqlen_q <= kRowsPerWarpgroup || problem.seqlen_k == 0) {
     return std::nullopt;
   }
   forward::Config call = call_config(problem);

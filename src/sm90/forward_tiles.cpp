@@ -11,6 +11,7 @@
 #include "sm90/stored_tiles.h"
 #include "sm90/tile_candidates.h"
 #include "sm90/tile_fit.h"
+#include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -145,6 +146,7 @@ Config own_tiles(const Config& call, const AttentionProblem& problem) {
   if (call.rule.row_invariant) return with_row_invariant_tiles(call, problem);
   if (eight_bit(call)) return with_eight_bit_tiles(call, problem);
   if (converts(call)) return with_stored_tiles(call, problem);
+  if (has_wide_heads(problem)) return with_wide_tiles(call);
   return first_that_fits(call, candidates(problem, call), fits);
 }
 
@@ -152,7 +154,7 @@ Config own_tiles(const Config& call, const AttentionProblem& problem) {
 
 std::vector<Config> tile_choices(const Config& call, const AttentionProblem& problem) {
   std::vector<Config> choices = {own_tiles(call, problem)};
-  const bool has_one = call.rule.row_invariant || eight_bit(call) || converts(call) ||
+  const bool has_one = call.rule.row_invariant || eight_bit(call) || converts(call) || has_wide_heads(problem) ||
                        packed_rows(problem, call) <= kRowsPerWarpgroup || problem.seqlen_k == 0;
   if (has_one) return choices;
   for (const std::int64_t seqlen : {16384, 2048, 512, 128}) {

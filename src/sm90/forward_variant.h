@@ -25,6 +25,7 @@ constexpr std::string_view name_of(Loop loop) {
     case Loop::serial: return "serial";
     case Loop::eight_bit: return "eight_bit";
     case Loop::eight_bit_serial: return "eight_bit_serial";
+    case Loop::wide: return "wide";
     default: return "pipelined";
   }
 }
@@ -50,7 +51,9 @@ constexpr auto fields_of(const Config&) {
       field("finds_work_again", &Config::finds_work_again), field("exponentials_ahead", &Config::exponentials_ahead),
       field("pages_ahead", &Config::pages_ahead), field("output_stages", &Config::output_stages),
       field("producer_registers", &Config::producer_registers),
-      field("consumer_registers", &Config::consumer_registers), field("debug", &Config::debug));
+      field("consumer_registers", &Config::consumer_registers), field("output_warpgroups", &Config::output_warpgroups),
+      field("output_registers", &Config::output_registers), field("key_panels", &Config::key_panels),
+      field("register_columns", &Config::register_columns), field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -6,9 +6,11 @@
 #include <string_view>
 
 #include "call/eight_bit.h"
+#include "call/limits.h"
 #include "gpu/plan/row_invariant.h"
 #include "gpu/variant/text_code.h"
 #include "sm90/pages.h"
+#include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -46,6 +48,29 @@ Status check_slope(const AttentionProblem& problem) {
       "have its gradients in bfloat16; the sm80 kernels in both");
 }
 
+/// What the kernel for wide heads lacks.
+Status check_wide(const AttentionProblem& problem) {
+  if (!has_wide_heads(problem)) return {};
+  const auto lacks = [&](std::string_view what) {
+    return unsupported(
+        "head_dim is {} and head_dim_v {}: above {} columns the sm90 kernels have no {}; the cpu engine has",
+        problem.head_dim, problem.head_dim_v, kMostNarrowColumns, what);
+  };
+  if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
+  if (problem.page_size != 0) return lacks("pages");
+  if (problem.has_cache_batch_idx) return lacks("cache_batch_idx");
+  if (problem.row_invariant) return lacks("row_invariant");
+  if (problem.expression.given()) return lacks("modifiers.function");
+  if (problem.has_tree_mask) return lacks("tree masks");
+  return {};
+}
+
+/// Wider ones have the CPU's limits.
+gpu::MostColumns most_columns(const AttentionProblem& problem) {
+  if (problem.pass != Pass::forward || problem.dtype == DType::float32 || problem.eight_bit.given()) return {};
+  return {.head_dim = kMaxHeadDim, .head_dim_v = kMaxHeadDimV};
+}
+
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -59,7 +84,8 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
-  return gpu::check_sizes(problem);
+  if (Status status = gpu::check_sizes(problem, most_columns(problem)); !status.ok()) return status;
+  return check_wide(problem);
 }
 
 }  // namespace strobe::sm90

@@ -31,6 +31,12 @@ inline AttentionCase plain_case(std::int64_t seqlen, std::int64_t head_dim, Caus
   return attention;
 }
 
+/// Whether a GPU has gradients of the case's heads.
+inline bool has_gradients(const AttentionCase& attention) {
+  constexpr std::int64_t kMostColumns = 256;
+  return std::max(attention.head_dim, attention.head_dim_v) <= kMostColumns;
+}
+
 class DeviceCase {
  public:
   /// The bytes of some outputs, tensor by tensor.
@@ -41,7 +47,7 @@ class DeviceCase {
     const auto place = [this](const GuardedTensor& tensor) { return copies.place(tensor); };
     forward_arguments_ = tensors.forward_arguments(place);
     forward_ = planned(forward_arguments_, attention.options);
-    if (!attention.wants_lse || attention.tree) return;
+    if (!attention.wants_lse || attention.tree || !has_gradients(attention)) return;
     backward_arguments_ = tensors.backward_arguments(place);
     backward_ = planned(backward_arguments_, attention.options);
   }

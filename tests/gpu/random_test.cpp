@@ -73,6 +73,25 @@ EngineLimits few_queries_limits(std::uint64_t group) {
   return limits;
 }
 
+/// Heads of more than 256 columns, whose forward sm90 has without some options.
+EngineLimits wide_limits(std::uint64_t group) {
+  EngineLimits limits = gpu_limits(group);
+  Random random(group);
+  limits.dtypes = {random.one_of({DType::float16, DType::bfloat16})};
+  limits.dropout = true;
+  using HeadDims = std::array<std::int64_t, 2>;
+  limits.head_dims = {random.one_of({HeadDims{512, 512}, HeadDims{512, 512}, HeadDims{576, 512}, HeadDims{320, 256},
+                                     HeadDims{288, 288}, HeadDims{384, 384}, HeadDims{64, 512}, HeadDims{448, 64}})};
+  return limits;
+}
+
+EngineLimits few_wide_queries_limits(std::uint64_t group) {
+  EngineLimits limits = wide_limits(group);
+  limits.most_queries = 20;
+  limits.longest *= 2;
+  return limits;
+}
+
 /// Queries of few_queries_limits().
 void add_tree(AttentionCase& attention, std::uint64_t seed) {
   attention.tree = {.random_bits = seed % 2 == 1, .visible = seed % 4 == 1 ? 0.05 : 0.5};
@@ -181,6 +200,21 @@ class GpuRandom : public FamilyTest {
     }
   }
 
+ protected:
+  /// run_seeds() of forwards without what wide heads lack.
+  void run_wide_seeds(LimitsOf limits_of, std::uint64_t count) {
+    if (tested_family() == Family::sm80) GTEST_SKIP() << "the sm80 kernels have no heads of more than 256 columns";
+    const std::vector<std::uint64_t> seeds = chosen_seeds(count);
+    for (const std::uint64_t seed : seeds) {
+      AttentionCase attention = gpu_case(seed, limits_of(seed / kSeedsPerKernel));
+      attention.tree.reset();
+      run_case(seed, attention, false);
+      if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
+    }
+    std::cout << seeds.size() << " configurations\n";
+  }
+
+ private:
   /// Poisons the outputs once more: another run gives the same bits.
   template <class Run>
   static void expect_the_same_again(const std::vector<GuardedTensor*>& outputs, DeviceCase& one, const Run& run) {
@@ -241,6 +275,10 @@ TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
 }
 
 TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
+
+TEST_P(GpuRandom, WideHeadsMatchReference) { run_wide_seeds(wide_limits, 400); }
+
+TEST_P(GpuRandom, FewQueriesOfWideHeadsMatchReference) { run_wide_seeds(few_wide_queries_limits, 400); }
 
 }  // namespace
 }  // namespace strobe::test

@@ -38,12 +38,13 @@ Status check_query_values(const AttentionProblem& problem) {
       "take the cpu engine");
 }
 
-Status check_sizes(const AttentionProblem& problem) {
-  for (const auto& [name, value, most_on_cpus] : {std::tuple{"head_dim", problem.head_dim, kMaxHeadDim},
-                                                  std::tuple{"head_dim_v", problem.head_dim_v, kMaxHeadDimV}}) {
-    if (value % 8 != 0 || value > 256) {
-      return unsupported("{} is {}: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to {}", name,
-                         value, most_on_cpus);
+Status check_sizes(const AttentionProblem& problem, const MostColumns& most) {
+  for (const auto& [name, value, most_here, most_on_cpus] :
+       {std::tuple{"head_dim", problem.head_dim, most.head_dim, kMaxHeadDim},
+        std::tuple{"head_dim_v", problem.head_dim_v, most.head_dim_v, kMaxHeadDimV}}) {
+    if (value % 8 != 0 || value > most_here) {
+      return unsupported("{} is {}: the gpu engine takes multiples of 8 up to {}, the cpu engine all up to {}", name,
+                         value, most_here, most_on_cpus);
     }
   }
   for (const auto& [name, value] :

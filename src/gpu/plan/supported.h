@@ -30,7 +30,13 @@ Status check_normalization(const AttentionProblem& problem);
 /// That scores are no sums of two products.
 Status check_query_values(const AttentionProblem& problem);
 
+/// The widest rows of Q and K, and of V and O.
+struct MostColumns {
+  std::int64_t head_dim = 256;
+  std::int64_t head_dim_v = 256;
+};
+
 /// head_dims and lengths.
-Status check_sizes(const AttentionProblem& problem);
+Status check_sizes(const AttentionProblem& problem, const MostColumns& most = {});
 
 }  // namespace strobe::gpu

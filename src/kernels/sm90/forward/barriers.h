@@ -13,11 +13,16 @@
 // Where K and V are stored in 8 bits, three warps convert them, which each arrive at k_full[s] and v_full[s], and
 //   raw_full[s]               1: loader                       K or V  converters  stage s holds a block as it is stored
 //   raw_empty[s]              3: one lane of each converter           loader      stage s was read
+// Wide loops: k_full[s] and k_empty[s] guard 64 columns of a block of keys, or of Q on its way to registers,
+// v_full[s] and v_empty[s] what one warpgroup multiplies of a block of V, and
+//   p_full[s]                 4: one lane of each consumer warp           O's warps   stage s holds P, and its message
+//   p_empty[s]                4 x output warpgroups                       consumer    P V is done, the message was read
 // In debug variants every lane of a warp that arrives does: kWarpArrivals.
 // clang-format on
 //
 // Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
-// warpgroup w - 1 arrives when it has issued its GEMMs. The last warpgroup opens the first turn.
+// warpgroup w - 1 arrives when it has issued its GEMMs. The last warpgroup opens the first turn. kWideEnd: all of a
+// wide loop's warpgroups have stored what they had.
 //
 // Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
 #pragma once
@@ -30,6 +35,7 @@
 namespace strobe::sm90::forward {
 
 constexpr int kTurn = 1;  // first of the named barriers
+constexpr int kWideEnd = 1;
 
 template <Config C>
 struct RawBarriers {
@@ -93,6 +99,31 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
         cuda::ptx::mbarrier_init(&q_empty[w][s], kWarpsPerWarpgroup * kWarpArrivals<C.debug>);
       }
     }
+    cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
+  }
+};
+
+template <Config C>
+  requires(is_wide(C))
+struct Barriers<C> {
+  uint64_t k_full[C.key_panels], k_empty[C.key_panels];
+  uint64_t v_full[C.stages], v_empty[C.stages];
+  uint64_t p_full[kProbabilityStages], p_empty[kProbabilityStages];
+  uint64_t q_full[C.consumer_warpgroups][C.q_stages], q_empty[C.consumer_warpgroups][C.q_stages];
+
+  /// By one thread, before anyone uses them.
+  __device__ void init() {
+    constexpr int kWarpgroup = kWarpsPerWarpgroup * kWarpArrivals<C.debug>;
+    const auto init_all = [](auto& full, auto& empty, int writers, int readers) {
+      for (int s = 0; s < static_cast<int>(sizeof(full) / sizeof(full[0])); ++s) {
+        cuda::ptx::mbarrier_init(&full[s], writers);
+        cuda::ptx::mbarrier_init(&empty[s], readers);
+      }
+    };
+    init_all(k_full, k_empty, 1, kWarpgroup);
+    init_all(v_full, v_empty, 1, kWarpgroup);
+    init_all(p_full, p_empty, kWarpgroup, C.output_warpgroups * kWarpgroup);
+    init_all(q_full[0], q_empty[0], 1, kWarpgroup);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
 };

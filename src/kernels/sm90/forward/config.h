@@ -23,6 +23,7 @@ enum class Loop : unsigned char {
   serial,            // scores, softmax and P V of a block one after another: consume/serial.h
   eight_bit,         // 8-bit operands, softmax of a block under P V of the one before it: consume/eight_bit.h
   eight_bit_serial,  // 8-bit operands, one after another, P V in pieces: consume/eight_bit.h
+  wide,              // heads of more than 256 columns: one warpgroup's scores, O in others: consume/wide.h
 };
 
 struct Config {
@@ -105,6 +106,13 @@ struct Config {
   int producer_registers = 24;
   int consumer_registers = 240;
 
+  // Wide loops. The consumer computes scores and probabilities of its 64 rows; as many more warpgroups hold a part of
+  // O's columns each. `stages` are V's: a block of keys and one warpgroup's columns.
+  int output_warpgroups = 0;
+  int output_registers = 0;  // of their threads
+  int key_panels = 0;        // stages of the ring of K, 64 columns of a block each
+  int register_columns = 0;  // of Q that the consumer keeps in registers: the others stay in shared memory
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -112,6 +120,14 @@ struct Config {
 
 constexpr bool eight_bit(const Config& c) { return is_eight_bit(c.operands); }
 constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
+
+constexpr bool is_wide(const Config& c) { return c.loop == Loop::wide; }
+
+/// Columns of O that one warpgroup holds.
+constexpr int output_columns(const Config& c) { return is_wide(c) ? c.head_dim_v / c.output_warpgroups : c.head_dim_v; }
+
+/// Warpgroups that store O.
+constexpr int storing_warpgroups(const Config& c) { return is_wide(c) ? c.output_warpgroups : c.consumer_warpgroups; }
 
 constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
 
@@ -141,7 +157,7 @@ constexpr int most_blocks_between(const Config& c) {
 constexpr bool own_begins_fit(const Config& c) { return most_blocks_between(c) <= c.stages - (c.ping_pong ? 1 : 0); }
 
 constexpr int threads_per_block(const Config& c) {
-  return kWarpgroupSize * (c.consumer_warpgroups + c.producer_warpgroups);
+  return kWarpgroupSize * (c.consumer_warpgroups + c.producer_warpgroups + c.output_warpgroups);
 }
 
 constexpr Tiling tiling(const Config& c) {

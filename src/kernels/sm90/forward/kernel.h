@@ -39,8 +39,9 @@ namespace strobe::sm90::forward {
 constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
 
 constexpr bool registers_fit(const Config& c) {
-  return c.producer_warpgroups * c.producer_registers + c.consumer_warpgroups * c.consumer_registers <=
-         registers_at_launch(c) * (c.producer_warpgroups + c.consumer_warpgroups);
+  return c.producer_warpgroups * c.producer_registers + c.consumer_warpgroups * c.consumer_registers +
+             c.output_warpgroups * c.output_registers <=
+         registers_at_launch(c) * threads_per_block(c) / kWarpgroupSize;
 }
 
 /// Whether the loop is one for the operands, and what it does is asked for and possible.
@@ -112,7 +113,9 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     ptx::setmaxnreg_dec<C.producer_registers>();
     produce<C>(context);
   } else {
-    ptx::setmaxnreg_inc<C.consumer_registers>();
+    if constexpr (!is_wide(C)) {  // whose warpgroups differ
+      ptx::setmaxnreg_inc<C.consumer_registers>();
+    }
     LoopOf<C>(context, warpgroup - C.producer_warpgroups).run();
   }
 }

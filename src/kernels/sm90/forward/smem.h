@@ -53,10 +53,23 @@ constexpr int bias_columns(const Config& c) { return c.block_n + 8; }
 constexpr int bias_row_bytes(const Config& c) { return bias_columns(c) * (c.rule.bias_float32 ? 4 : 2); }
 constexpr int bias_bytes(const Config& c) { return kRowsPerWarpgroup * bias_row_bytes(c); }  // of a stage
 
+/// Wide loops: blocks of P on their way from the consumer to the warpgroups that hold O.
+constexpr int kProbabilityStages = 2;
+
+/// What goes with a block of P: what becomes of O's rows before it joins them and, with a tile's last block, after.
+struct BlockMessage {
+  float correction[kRowsPerWarpgroup];
+  float factor[kRowsPerWarpgroup];        // of the last block: the row's sum's inverse; negative: O is 0
+  unsigned flags[kWarpsPerWarpgroup];     // of a warp's rows: kGrew and so on
+  int row, offset, batch, m_begin, head;  // of the last block: where the tile's rows lie in the map of O
+};
+
 struct SmemPlan {
   int q_bytes = 0;    // of one warpgroup and stage
   int k_bytes = 0;    // of one stage
   int v_bytes = 0;    // of one stage
+  int p = 0;          // wide loops: blocks of P, 64 x 64
+  int messages = 0;   // and what goes with them
   int raw_bytes = 0;  // of one stage
   int q = 0;          // offsets; tiles are 1024-byte aligned, as the swizzle asks
   int k = 0;
@@ -74,27 +87,34 @@ struct SmemPlan {
 /// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q and
 /// bias.
 constexpr int barrier_count(const Config& c) {
+  if (is_wide(c)) {
+    return 2 * (c.key_panels + c.stages + kProbabilityStages + c.q_stages * c.consumer_warpgroups);
+  }
   return 4 * c.stages + 2 * c.raw_stages + 2 * (c.q_stages + c.bias_stages) * c.consumer_warpgroups;
 }
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
   const int row_bytes = panels_of_bytes(c.head_dim * operand_bytes(c)) * kPanelRowBytes;
-  plan.q_bytes = kRowsPerWarpgroup * row_bytes;
-  plan.k_bytes = c.block_n * row_bytes;
-  plan.v_bytes = value_tile_bytes(c);
+  plan.q_bytes =
+      is_wide(c) ? tile_bytes(kRowsPerWarpgroup, c.head_dim - c.register_columns) : kRowsPerWarpgroup * row_bytes;
+  plan.k_bytes = is_wide(c) ? tile_bytes(c.block_n, kPanelColumns) : c.block_n * row_bytes;
+  plan.v_bytes = is_wide(c) ? tile_bytes(c.block_n, output_columns(c)) : value_tile_bytes(c);
   plan.q = 0;
   plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
-  plan.v = plan.k + c.stages * plan.k_bytes;
+  plan.v = plan.k + (is_wide(c) ? c.key_panels : c.stages) * plan.k_bytes;
   plan.raw_bytes = raw_bytes(c);
   plan.raw = plan.v + c.stages * plan.v_bytes;
-  plan.o = plan.raw + c.raw_stages * plan.raw_bytes;
+  plan.p = plan.raw + c.raw_stages * plan.raw_bytes;
+  const int blocks_of_p = is_wide(c) ? kProbabilityStages : 0;
+  plan.o = plan.p + blocks_of_p * tile_bytes(kRowsPerWarpgroup, kPanelColumns);
   // What segments leave is not in use when a tile's rows are stored: they pass through its memory.
-  const int staged = c.keeps_in_smem ? 0 : c.consumer_warpgroups * kWarpsPerWarpgroup * c.output_stages;
+  const int staged = c.keeps_in_smem ? 0 : storing_warpgroups(c) * kWarpsPerWarpgroup * c.output_stages;
   plan.kept = plan.o + staged * kOutputPanelBytes;
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.bias = plan.scales + c.stages * scale_bytes(c);
-  plan.barriers = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
+  plan.messages = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
+  plan.barriers = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
   plan.order = plan.barriers + 8 * barrier_count(c);
   const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
                           : c.schedule == Schedule::split ? static_cast<int>(sizeof(SplitWork))

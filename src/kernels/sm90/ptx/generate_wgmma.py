@@ -13,6 +13,7 @@ from pathlib import Path
 SCORES_N = (64, 80, 96, 112, 128)  # S = Q K^T: A and B in shared memory, both K-major
 ROWS_N = (64, 128)  # S += numbers of the queries: A in registers, B in shared memory and K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
+WIDE_OUTPUT_N = (128, 192, 256)  # the same with A in shared memory and K-major
 QUERY_GRADIENT_N = (32, 64, 128, 192, 256)  # dQ += dS K: A and B in shared memory, both MN-major
 SCORES_8_N = (96, 128)  # S = Q K^T of 8-bit operands: A and B in shared memory
 OUTPUT_8_N = (64, 128)  # P V of a block: A in registers, B in shared memory
@@ -42,6 +43,7 @@ using cuda::std::uint64_t;
 
 // wgmma_ss: d = a * b (+ d if accumulate), a and b shared-memory descriptors, both K-major.
 // wgmma_ss_mn: the same, both MN-major.
+// wgmma_ss_k_mn: the same, a K-major and b MN-major.
 // wgmma_rs: d = a * b (+ d if accumulate), a in registers (two elements each), b a shared-memory descriptor, MN-major.
 // wgmma_rs_k: the same, b K-major.
 // wgmma_ss_8, wgmma_rs_8: the same with K 32 and 8-bit operands, both K-major; integers have integer sums, and the A
@@ -76,11 +78,14 @@ def accumulators(registers):
     return wrap([f'"+f"(d[{r}])' for r in range(registers)], "        ")
 
 
-def scores(n, name_of="wgmma_ss", transposed=0):
+def scores(n, name_of="wgmma_ss", transposed=(0, 0), accumulate_is_known=True):
     r = n // 2
+    known = ", bool accumulate" if accumulate_is_known else ""
+    argument = "" if accumulate_is_known else ", int accumulate"
+    value = '"n"(accumulate ? 1 : 0)' if accumulate_is_known else '"r"(accumulate)'
     out = [
-        f"\ntemplate <Element element, bool accumulate>\n"
-        f"__device__ __forceinline__ void {name_of}(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"
+        f"\ntemplate <Element element{known}>\n"
+        f"__device__ __forceinline__ void {name_of}(float (&d)[{r}], uint64_t a, uint64_t b{argument}) {{\n"
     ]
     for i, (name, ptx) in enumerate(ELEMENTS):
         out.append(
@@ -90,11 +95,11 @@ def scores(n, name_of="wgmma_ss", transposed=0):
             text(
                 f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
                 r,
-                f"%{r}, %{r + 1}, accumulate, 1, 1, {transposed}, {transposed};",
+                f"%{r}, %{r + 1}, accumulate, 1, 1, {transposed[0]}, {transposed[1]};",
                 r + 2,
             )
         )
-        out.append(f'\n      : {accumulators(r)}\n      : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));\n')
+        out.append(f'\n      : {accumulators(r)}\n      : "l"(a), "l"(b), {value});\n')
     out.append("  }\n}\n")
     return "".join(out)
 
@@ -170,7 +175,8 @@ def main():
         *(scores(n) for n in SCORES_N),
         *(output(n) for n in OUTPUT_N),
         *(output(n, "wgmma_rs_k", 0) for n in ROWS_N),
-        *(scores(n, "wgmma_ss_mn", 1) for n in QUERY_GRADIENT_N),
+        *(scores(n, "wgmma_ss_mn", (1, 1)) for n in QUERY_GRADIENT_N),
+        *(scores(n, "wgmma_ss_k_mn", (0, 1), accumulate_is_known=False) for n in WIDE_OUTPUT_N),
         *(scores_8(n) for n in SCORES_8_N),
         *(output_8(n) for n in OUTPUT_8_N),
     ]

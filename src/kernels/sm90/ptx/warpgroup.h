@@ -40,6 +40,12 @@ __device__ __forceinline__ void wgmma_wait_group(Sum (&results)[n]) {
   tie(results);
 }
 
+/// The same, where results are not looked at yet.
+template <int pending>
+__device__ __forceinline__ void wgmma_wait_group() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
+}
+
 template <int registers>
 __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));

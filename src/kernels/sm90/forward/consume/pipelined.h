@@ -81,7 +81,8 @@ class PipelinedLoop : private Steps<C> {
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
   using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
   using Steps<C>::end_of_step, Steps<C>::issue_scores, Steps<C>::issue_output, Steps<C>::issue_both;
-  using Steps<C>::probabilities, Steps<C>::first_softmax, Steps<C>::params_, Steps<C>::accumulate_;
+  using ScoreSteps<C>::probabilities, ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
+  using Steps<C>::accumulate_;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.

@@ -49,8 +49,10 @@ class SerialLoop : private Steps<C> {
   using typename Steps<C>::Scores, typename Steps<C>::Output, typename Steps<C>::Operand;
   using Rings<C>::warpgroup, Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q, Rings<C>::pass_blocks;
-  using Steps<C>::issue_scores, Steps<C>::issue_output, Steps<C>::first_softmax;
-  using Steps<C>::params_, Steps<C>::accumulate_;
+  using ScoreSteps<C>::first_softmax;
+  using Steps<C>::issue_scores, Steps<C>::issue_output;
+  using ScoreSteps<C>::params_;
+  using Steps<C>::accumulate_;
 
  public:  // the parts of a tile: tile_loop.h
   /// A tile of which n is the last block that this warpgroup's rows see.

@@ -13,55 +13,20 @@
 
 namespace strobe::sm90::forward {
 
+/// From scores to probabilities.
 template <Config C>
-class Steps : protected Rings<C> {
+class ScoreSteps : protected Rings<C> {
  public:
   using Scores = float[C.block_n / 2];
-  using Output = float[C.head_dim_v / 2];
   using Operand = uint32_t[C.block_n * operand_bytes(C) / 32][4];
 
  protected:
   using Rules = TileRules<C>;
 
-  __device__ __forceinline__ Steps(const Context<C>& context, int warpgroup)
+  __device__ __forceinline__ ScoreSteps(const Context<C>& context, int warpgroup)
       : Rings<C>(context, warpgroup), params_(context.params) {}
 
-  using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
-  using Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::wait_bias, Rings<C>::bias_done;
-
-  /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
-  /// the exponentials that it should run under, and the additions of the sums down.
-  __device__ __forceinline__ void end_of_step(bool more) {
-    if (more) {
-      wait_k();
-    }
-  }
-
-  __device__ __forceinline__ void issue_scores(Scores& s) {
-    gemm_scores<C.rule.element, C.head_dim>(s, queries(), keys());
-    ptx::wgmma_commit_group();
-  }
-
-  __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
-    gemm_output<C.rule.element>(o, p, values(), accumulate_ ? 1 : 0);
-    ptx::wgmma_commit_group();
-    accumulate_ = true;
-  }
-
-  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn.
-  __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
-    if constexpr (!C.late_values) {
-      wait_v();
-    }
-    WarpgroupOrder<C>::wait(warpgroup());
-    ptx::wgmma_fence();
-    issue_scores(s);
-    if constexpr (C.late_values) {
-      wait_v();
-    }
-    issue_output(o, p);
-    WarpgroupOrder<C>::pass(warpgroup());
-  }
+  using Rings<C>::warpgroup, Rings<C>::wait_bias, Rings<C>::bias_done;
 
   /// Scores become probabilities. `shown`: a text that hides keys hides none of the block's. True if the maximum grew.
   template <bool masked, typename Bias>
@@ -130,6 +95,56 @@ class Steps : protected Rings<C> {
   }
 
   const Params& params_;
+};
+
+/// And the two products.
+template <Config C>
+class Steps : protected ScoreSteps<C> {
+ public:
+  using typename ScoreSteps<C>::Scores, typename ScoreSteps<C>::Operand;
+  using Output = float[C.head_dim_v / 2];
+
+ protected:
+  using typename ScoreSteps<C>::Rules;
+
+  __device__ __forceinline__ Steps(const Context<C>& context, int warpgroup) : ScoreSteps<C>(context, warpgroup) {}
+
+  using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values, Rings<C>::wait_k, Rings<C>::wait_v;
+
+  /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
+  /// the exponentials that it should run under, and the additions of the sums down.
+  __device__ __forceinline__ void end_of_step(bool more) {
+    if (more) {
+      wait_k();
+    }
+  }
+
+  __device__ __forceinline__ void issue_scores(Scores& s) {
+    gemm_scores<C.rule.element, C.head_dim>(s, queries(), keys());
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
+    gemm_output<C.rule.element>(o, p, values(), accumulate_ ? 1 : 0);
+    ptx::wgmma_commit_group();
+    accumulate_ = true;
+  }
+
+  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn.
+  __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
+    if constexpr (!C.late_values) {
+      wait_v();
+    }
+    WarpgroupOrder<C>::wait(warpgroup());
+    ptx::wgmma_fence();
+    issue_scores(s);
+    if constexpr (C.late_values) {
+      wait_v();
+    }
+    issue_output(o, p);
+    WarpgroupOrder<C>::pass(warpgroup());
+  }
+
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile
 };
 

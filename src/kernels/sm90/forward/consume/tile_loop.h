@@ -17,6 +17,7 @@
 #include "kernels/sm90/forward/consume/eight_bit.h"
 #include "kernels/sm90/forward/consume/pipelined.h"
 #include "kernels/sm90/forward/consume/serial.h"
+#include "kernels/sm90/forward/consume/wide.h"
 
 namespace strobe::sm90::forward {
 
@@ -33,6 +34,11 @@ struct LoopSelector<C, Loop::serial> {
   using Type = SerialLoop<C>;
 };
 
+template <Config C>
+struct LoopSelector<C, Loop::wide> {
+  using Type = WideLoop<C>;
+};
+
 /// The parts of the interface whose names stand for one function each.
 template <typename Type>
 concept TileLoop = requires(Type& loop) {
@@ -40,9 +46,9 @@ concept TileLoop = requires(Type& loop) {
   loop.run();
 } && (requires { &Type::blocks; } || requires { &Type::Tile::blocks; });
 
-/// What a consumer warpgroup does.
+/// What a consumer warpgroup does. Those of a wide loop do different things.
 template <Config C>
-  requires TileLoop<typename LoopSelector<C, C.loop>::Type>
+  requires(is_wide(C) || TileLoop<typename LoopSelector<C, C.loop>::Type>)
 using LoopOf = typename LoopSelector<C, C.loop>::Type;
 
 }  // namespace strobe::sm90::forward

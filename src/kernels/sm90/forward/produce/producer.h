@@ -9,6 +9,7 @@
 #include "kernels/sm90/forward/produce/page_rows.h"
 #include "kernels/sm90/forward/produce/query.h"
 #include "kernels/sm90/forward/produce/stored.h"
+#include "kernels/sm90/forward/produce/wide.h"
 
 namespace strobe::sm90::forward {
 
@@ -50,6 +51,16 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
   }
   if constexpr (converts(C)) {
     StoredLoader<C>(context).run();
+  } else if constexpr (is_wide(C)) {
+    if (warp == 1) {
+      feed_wide_keys(context);
+    } else if (warp == 2) {
+      feed_wide_values(context);
+    } else if (warp == 0 && C.register_columns < C.head_dim) {
+      auto queries = query_feeder(context);
+      while (queries.feed()) {
+      }
+    }
   } else if (warp == 0) {
     auto queries = query_feeder(context);
     while (queries.feed()) {

@@ -49,10 +49,10 @@ class QueryFeeder {
       if (this_thread_feeds<C>()) {
         expect(full, kPlan.q_bytes);
         unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
-        for (int panel = 0; panel < kRowPanels<C>; ++panel) {
-          load_panel<(C.packed_heads > 1)>(map_,
-                                           query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
-                                           destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
+        for (int panel = kFirstPanel; panel < kRowPanels<C>; ++panel) {
+          load_panel<(C.packed_heads > 1)>(
+              map_, query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
+              destination + (panel - kFirstPanel) * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
         }
       }
       at_[w].advance();
@@ -62,6 +62,7 @@ class QueryFeeder {
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
+  static constexpr int kFirstPanel = C.register_columns / kColumns<C>;  // those before go another way
 
   const TensorMap& map_;
   const Params& params_;

@@ -43,12 +43,23 @@ class OutputPipe {
   __device__ __forceinline__ bool store(const Params& params, const TileWork& work, int first_row,
                                         const float (&o)[C.head_dim_v / 2], const float (&factor)[kRowsPerThread],
                                         const bool (&sees)[kRowsPerThread]) {
+    return store_boxes(o, factor, sees, [&](int column) {
+      const SequenceStart rows = query_start<C>(params, work, work.q.owned);
+      return query_box<C>(rows, column, first_row, work.tile.head);
+    });
+  }
+
+  /// Likewise, of some columns: those from `column` of these on go where box_of(column) says.
+  template <int registers, typename BoxOf>
+  __device__ __forceinline__ bool store_boxes(const float (&o)[registers], const float (&factor)[kRowsPerThread],
+                                              const bool (&sees)[kRowsPerThread], const BoxOf& box_of) {
+    constexpr int kColumns = 2 * registers;
     cuda::std::uint32_t zero = 0;  // two elements: each becomes NaN if a value is not finite
 #pragma unroll
-    for (int panel = 0; panel < panels(C.head_dim_v); ++panel) {
+    for (int panel = 0; panel < panels(kColumns); ++panel) {
       wait_for_stage(panel);
 #pragma unroll
-      for (int column = panel * kPanelColumns; column < min((panel + 1) * kPanelColumns, C.head_dim_v); column += 16) {
+      for (int column = panel * kPanelColumns; column < min((panel + 1) * kPanelColumns, kColumns); column += 16) {
         cuda::std::uint32_t packed[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -64,7 +75,7 @@ class OutputPipe {
         }
         ptx::stmatrix_x4(address(panel, column % kPanelColumns), packed);
       }
-      issue(params, work, first_row, panel);
+      issue(panel, box_of);
     }
     return (zero & 0x7fff7fffU) == 0;
   }
@@ -105,13 +116,12 @@ class OutputPipe {
            chunk * 16;
   }
 
-  __device__ __forceinline__ void issue(const Params& params, const TileWork& work, int first_row, int panel) const {
+  template <typename BoxOf>
+  __device__ __forceinline__ void issue(int panel, const BoxOf& box_of) const {
     cptx::fence_proxy_async(cptx::space_shared);
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) {
-      const SequenceStart rows = query_start<C>(params, work, work.q.owned);
-      const Coordinates box =
-          coordinates_of<(C.packed_heads > 1)>(query_box<C>(rows, panel * kPanelColumns, first_row, work.tile.head));
+      const Coordinates box = coordinates_of<(C.packed_heads > 1)>(box_of(panel * kPanelColumns));
       cptx::cp_async_bulk_tensor(cptx::space_global, cptx::space_shared, &map_, box.at, stage_ + offset(panel));
       cptx::cp_async_bulk_commit_group();
     }
