@@ -84,9 +84,9 @@ TEST(Sm90ForwardPlan, NamesWhatItLacks) {
             "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
             "or take the cpu engine");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 36; }),
-            "head_dim is 36: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 576");
-  EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 264; }),
-            "head_dim_v is 264: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 512");
+            "head_dim is 36: the gpu engine takes multiples of 8 up to 576, the cpu engine all up to 576");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 500; }),
+            "head_dim_v is 500: the gpu engine takes multiples of 8 up to 512, the cpu engine all up to 512");
   EXPECT_EQ(rejection([](AttentionProblem& p) {
               p.row_invariant = true;
               p.dropout = 0.1F;

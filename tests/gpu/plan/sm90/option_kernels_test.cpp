@@ -141,6 +141,15 @@ const std::vector<Option> kForwardOptions{
        p.page_size = 16;
        p.has_tree_mask = true;
      }},
+    {"wide", [](AttentionProblem& p) { p.head_dim = p.head_dim_v = 512; }},
+    {"wide_packed_softcap",
+     [](AttentionProblem& p) {
+       p.head_dim = 576;
+       p.head_dim_v = 512;
+       p.packed_q = p.packed_k = true;
+       p.causal = CausalMask::bottom_right;
+       p.softcap = 30.0F;
+     }},
 };
 
 class Sm90OptionKernels : public CompiledKernels, public testing::WithParamInterface<Option> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heads of more than 256 columns: O of 64 rows is more than one warpgroup's registers hold. The consumer computes
-// scores and probabilities of its rows alone (wide_scores.h); other warpgroups hold O, some columns each, and multiply
-// P with theirs of V (wide_output.h).
+// scores and probabilities of its rows alone; other warpgroups hold O, some columns each, and multiply P with theirs of
+// V (wide_output.h).
 //
 // For a block n:
 //   1. the consumer issues S = Q K(n)^T, of which Q lies in registers, so that only K is read from shared memory
@@ -10,10 +10,286 @@
 // The tensor cores so have one product or the other to do all the time.
 #pragma once
 
+#include "kernels/ptx/shared_memory.h"
+#include "kernels/sm90/forward/consume/steps.h"
+#include "kernels/sm90/forward/consume/wide_message.h"
 #include "kernels/sm90/forward/consume/wide_output.h"
-#include "kernels/sm90/forward/consume/wide_scores.h"
+#include "kernels/sm90/forward/store/empty.h"
+#include "kernels/sm90/forward/store/lse.h"
+#include "kernels/sm90/forward/store/repair.h"
 
 namespace strobe::sm90::forward {
+
+/// The scores' warpgroup in the rings of Q and K, whose stages are panels of 64 columns.
+template <Config C>
+  requires(is_wide(C))
+class Rings<C> {
+ public:
+  __device__ __forceinline__ Rings(const Context<C>& context, int warpgroup)
+      : barriers_(context.barriers), warpgroup_(warpgroup), bias_(context.smem, context.params, warpgroup) {
+    q_ = descriptor_k_major(context.smem + kPlan.q);
+    k_ = descriptor_k_major(context.smem + kPlan.k);
+  }
+
+  __device__ __forceinline__ int warpgroup() const { return warpgroup_; }
+
+  /// Q's columns that lie in shared memory.
+  __device__ __forceinline__ Descriptor queries() const { return q_; }
+  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][0], q_at_.parity); }
+  __device__ __forceinline__ void release_q() {
+    arrive<C>(barriers_.q_empty[warpgroup_][0]);
+    q_at_.advance();
+  }
+
+  __device__ __forceinline__ void wait_panel() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
+  __device__ __forceinline__ int panel() const { return k_at_.stage; }
+  __device__ __forceinline__ Descriptor keys() const { return k_ + k_at_.stage * (kPlan.k_bytes >> 4); }
+  __device__ __forceinline__ void next_panel() { k_at_.advance(); }
+
+  /// The oldest panel that was not given back.
+  __device__ __forceinline__ void release_panel() {
+    arrive<C>(barriers_.k_empty[k_done_.stage]);
+    k_done_.advance();
+  }
+
+  __device__ __forceinline__ SharedBias<C> wait_bias() { return bias_.wait_tile(barriers_, warpgroup_); }
+  __device__ __forceinline__ void bias_done() { bias_.release(barriers_, warpgroup_); }
+
+ protected:
+  static constexpr SmemPlan kPlan = smem_plan(C);
+
+  Barriers<C>& barriers_;
+
+ private:
+  const int warpgroup_;
+  BiasRing<C> bias_;
+  Descriptor q_, k_;  // of stage 0
+  RingPosition<C.q_stages> q_at_;
+  RingPosition<C.key_panels> k_at_, k_done_;
+  static_assert(C.q_stages == 1 && C.consumer_warpgroups == 1 && C.bias_stages == 0);
+};
+
+template <Config C>
+class WideScores : private ScoreSteps<C> {
+ public:
+  __device__ __forceinline__ explicit WideScores(const Context<C>& context)
+      : ScoreSteps<C>(context, 0), schedule_(context.schedule), smem_(context.smem), probabilities_{context.smem} {}
+
+  /// Every tile of this CTA.
+  __device__ __forceinline__ void run() {
+    Scheduler<C> scheduler(params_, schedule_);
+    Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());
+    while (next.exists) {
+      const TileWork work = next.work;
+      BlockWalk<C> walk(params_, work);
+      const int n_end = walk.own_end(next.n_end, warpgroup());
+      if (n_end <= next.n_begin) {
+        store_nothing_visible<C>(params_, work, warpgroup());
+      } else {
+        tile(walk, work, next.n_begin, n_end - 1);
+      }
+      next = next_assignment<C>(next, scheduler, params_, warpgroup());
+    }
+    finish();
+  }
+
+ private:
+  using typename ScoreSteps<C>::Rules;
+  using typename ScoreSteps<C>::Scores, typename ScoreSteps<C>::Operand;
+  using ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
+  using Rings<C>::barriers_, Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::panel;
+  using Rings<C>::wait_q, Rings<C>::release_q, Rings<C>::wait_panel, Rings<C>::next_panel, Rings<C>::release_panel;
+
+  static constexpr bool kHasSharedQueries = C.register_columns < C.head_dim;
+  static constexpr int kRegisterSteps = C.register_columns / 16;
+  static constexpr int kStepsPerPanel = kPanelColumns / 16;
+
+  /// A tile, from block n down.
+  __device__ __forceinline__ void tile(BlockWalk<C>& walk, const TileWork& work, int n_begin, int n) {
+    take_queries();
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
+    Softmax<C> softmax;
+    unsigned flags = kFirstOfTile;
+#pragma unroll 1
+    while (true) {
+      Scores s;
+      const auto bias = rules.transform.fetch(n);
+      issue_scores(s, (flags & kFirstOfTile) == 0);
+      const bool shown = C.rule.text.mask && walk.is_shown(n, warpgroup());
+      const int next = walk.before(n);
+      const auto slices = rules.dropout.draw(n);
+
+      ptx::wgmma_wait_group<0>(s);
+      release_panel();
+      const bool grew = first_softmax(s, softmax, rules, n, bias, shown);
+      if (grew && (flags & kFirstOfTile) == 0) {
+        flags |= kGrew;
+      }
+      Operand p;
+      rules.dropout.to_operand(p, s, slices);
+      if (next < n_begin) {
+        flags |= kLastOfTile;
+        softmax.finish();
+        put(p, softmax, flags);
+        end(work, softmax);
+        hand_on();
+        return;
+      }
+      put(p, softmax, flags);
+      flags = 0;
+      n = next;
+    }
+  }
+
+  /// Q to registers, and what of it stays in shared memory.
+  __device__ __forceinline__ void take_queries() {
+#pragma unroll
+    for (int step = 0; step < kRegisterSteps; ++step) {
+      if (step % kStepsPerPanel == 0) {
+        wait_panel();
+      }
+      const auto from =
+          static_cast<uint32_t>(__cvta_generic_to_shared(smem_ + smem_plan(C).k + panel() * smem_plan(C).k_bytes));
+      ptx::ldmatrix_x4(q_[step], from + lane_offset(step % kStepsPerPanel * 16));
+      if ((step + 1) % kStepsPerPanel == 0) {
+        __syncwarp();
+        next_panel();
+        release_panel();
+      }
+    }
+    if constexpr (kHasSharedQueries) {
+      wait_q();
+    }
+  }
+
+  /// S = Q K^T of a block. `hands_on`: P of the block before goes to the others once all of it is issued.
+  __device__ __forceinline__ void issue_scores(Scores& s, bool hands_on) {
+    constexpr int kPanels = C.head_dim / kPanelColumns;
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) {
+      wait_panel();
+      if (i == 0) {
+        ptx::wgmma_fence();
+      }
+#pragma unroll
+      for (int step = i * kStepsPerPanel; step < (i + 1) * kStepsPerPanel; ++step) {
+        const Descriptor k = keys() + k_major_step(step % kStepsPerPanel, C.block_n);
+        if (step < kRegisterSteps) {
+          ptx::wgmma_rs_k<C.rule.element>(s, q_[step], k, step > 0 ? 1 : 0);
+        } else {
+          const Descriptor q = queries() + k_major_step(step - kRegisterSteps, kRowsPerWarpgroup);
+          if (step == 0) {
+            ptx::wgmma_ss<C.rule.element, false>(s, q, k);
+          } else {
+            ptx::wgmma_ss<C.rule.element, true>(s, q, k);
+          }
+        }
+      }
+      ptx::wgmma_commit_group();
+      next_panel();
+      if (i > 0) {
+        ptx::wgmma_wait_group<1>();
+        release_panel();
+      }
+    }
+    if (hands_on) {
+      hand_on();
+    }
+  }
+
+  /// P to shared memory, with what is to become of O's rows before it joins them.
+  __device__ __forceinline__ void put(const Operand& p, const Softmax<C>& softmax, unsigned flags) {
+    wait<C>(barriers_.p_empty[at_.stage], at_.parity);
+    const auto block = static_cast<uint32_t>(__cvta_generic_to_shared(probabilities_.block(at_.stage)));
+#pragma unroll
+    for (int step = 0; step < C.block_n / 16; ++step) {
+      ptx::stmatrix_x4(block + lane_offset(step * 16), p[step]);
+    }
+    BlockMessage& message = probabilities_.message(at_.stage);
+    if ((flags & kGrew) != 0 && threadIdx.x % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        message.correction[warpgroup_row(r)] = softmax.correction[r];
+      }
+    }
+    if (threadIdx.x % kWarpSize == 0) {
+      message.flags[warp_of_warpgroup()] = flags;
+    }
+    cptx::fence_proxy_async(cptx::space_shared);
+    __syncwarp();
+  }
+
+  /// What was put goes to the warpgroups that hold O.
+  __device__ __forceinline__ void hand_on() {
+    arrive<C>(barriers_.p_full[at_.stage]);
+    at_.advance();
+  }
+
+  /// Of a tile's last block: what O's rows are multiplied by then, and where they go.
+  __device__ __forceinline__ void end(const TileWork& work, Softmax<C>& softmax) {
+    if constexpr (kHasSharedQueries) {
+      release_q();
+    }
+    BlockMessage& message = probabilities_.message(at_.stage);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const int row = work.m_begin + warpgroup_row(r);
+      const bool exists = row < work.q.used * C.packed_heads;
+      const bool sees = exists && softmax.sum[r] != 0.0F;
+      float factor = 1.0F;
+      if constexpr (C.rule.sink) {
+        factor =
+            softmax.join(r, exists ? score::sink_log2<C.rule>(params_.score, head_of<C>(work, row)) : kMinusInfinity);
+      }
+      factor *= ptx::rcp_approx(softmax.sum[r]);
+      if constexpr (C.rule.dropout) {
+        factor *= params_.score.dropout.keep_factor;
+      }
+      if (threadIdx.x % 4 == 0) {
+        message.factor[warpgroup_row(r)] = sees ? factor : -1.0F;
+        if (row < work.q.owned * C.packed_heads) {
+          store_lse<C>(params_, work, row, exists ? softmax.lse(r) : kMinusInfinity);
+        }
+      }
+    }
+    if constexpr (C.rule.max_logits) {
+      store_max_logits<C>(params_, work, warpgroup(), softmax);
+    }
+    if (threadIdx.x % kWarpgroupSize == 0) {
+      const SequenceStart rows = query_start<C>(params_, work, work.q.owned);
+      message.row = rows.first.row;
+      message.offset = rows.first.offset;
+      message.batch = rows.batch;
+      message.m_begin = work.m_begin;
+      message.head = work.tile.head;
+    }
+    __syncwarp();
+  }
+
+  /// After the last tile: rows that are in none, and those whose output is not finite.
+  __device__ __forceinline__ void finish() {
+    wait<C>(barriers_.p_empty[at_.stage], at_.parity);
+    if (threadIdx.x % kWarpSize == 0) {
+      probabilities_.message(at_.stage).flags[warp_of_warpgroup()] = kNoMore;
+    }
+    __syncwarp();
+    hand_on();
+    if constexpr (C.schedule == Schedule::sorted) {
+      clear_unused_rows<C>(params_, warpgroup());
+    }
+    if constexpr (is_masked(C.rule)) {
+      if (!all_stored<C>(true)) {
+        repair_rows<C>(params_, schedule_, warpgroup());
+      }
+    }
+  }
+
+  const ScheduleOf<C>& schedule_;
+  unsigned char* smem_;
+  const Probabilities<C> probabilities_;
+  RingPosition<kProbabilityStages> at_{0, 1};
+  uint32_t q_[kRegisterSteps > 0 ? kRegisterSteps : 1][4];
+};
 
 /// What a warpgroup of a wide loop does: the first one computes scores.
 template <Config C>

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads of more than 256 columns: what the plan decides, and what it lacks.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "gpu/plan/plan_problem.h"
+#include "kernels/sm90/forward/smem.h"
+#include "sm90/forward_plan.h"
+
+namespace strobe::sm90 {
+namespace {
+
+using test::config_of;
+using test::kH200;
+using test::plan_of;
+using test::problem_of;
+
+using Change = void (*)(AttentionProblem& problem);
+
+constexpr Change kOptions[] = {
+    [](AttentionProblem&) {},
+    [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; },
+    [](AttentionProblem& p) { p.window.left = 1023; },
+    [](AttentionProblem& p) { p.softcap = 30.0F; },
+    [](AttentionProblem& p) { p.modifiers.has_alibi = true; },
+    [](AttentionProblem& p) { p.modifiers.has_bias = true; },
+    [](AttentionProblem& p) { p.dropout = 0.1F; },
+    [](AttentionProblem& p) { p.modifiers.block_size = 64; },
+    [](AttentionProblem& p) { p.packed_q = p.packed_k = true; },
+};
+
+TEST(Sm90WidePlan, FitsRegistersAndSharedMemory) {
+  using Widths = std::pair<std::int64_t, std::int64_t>;
+  for (const auto& [head_dim, head_dim_v] : {Widths{264, 264}, Widths{320, 256}, Widths{288, 288}, Widths{512, 512},
+                                             Widths{576, 512}, Widths{64, 512}, Widths{576, 8}}) {
+    for (const Change option : kOptions) {
+      AttentionProblem problem = problem_of(4096, head_dim, head_dim_v);
+      option(problem);
+      const forward::Config config = config_of(problem);
+      EXPECT_TRUE(is_wide(config));
+      EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << head_dim << ' ' << head_dim_v;
+      const int registers = config.producer_warpgroups * config.producer_registers +
+                            config.consumer_warpgroups * config.consumer_registers +
+                            config.output_warpgroups * config.output_registers;
+      EXPECT_LE(registers * kWarpgroupSize, 65536);
+      EXPECT_GE(config.head_dim, head_dim);
+      EXPECT_GE(config.head_dim_v, head_dim_v);
+    }
+  }
+  EXPECT_FALSE(is_wide(config_of(problem_of(4096, 256, 256))));
+}
+
+TEST(Sm90WidePlan, IsExplained) {
+  const AttentionProblem problem = problem_of(4096, 576, 512);
+  const std::string text = explain(problem, plan_of(problem));
+  EXPECT_NE(text.find("warpgroups    1 producer, 1 for scores, 2 for O, of 256 columns each\n"), std::string::npos)
+      << text;
+}
+
+TEST(Sm90WidePlan, NamesWhatItLacks) {
+  const auto rejection = [](Change change) {
+    AttentionProblem problem = problem_of(4096, 512, 512);
+    change(problem);
+    return std::string(forward_config(problem, kH200).status().message());
+  };
+  const std::string begin = "head_dim is 512 and head_dim_v 512: above 256 columns the sm90 kernels have no ";
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.page_size = 16; }), begin + "pages; the cpu engine has");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.row_invariant = true; }),
+            begin + "row_invariant; the cpu engine has");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.has_tree_mask = true; }), begin + "tree masks; the cpu engine has");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32}; }),
+            begin + "8-bit inputs; the cpu engine has");
+}
+
+}  // namespace
+}  // namespace strobe::sm90
