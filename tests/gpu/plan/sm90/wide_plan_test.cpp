@@ -17,9 +17,9 @@ using test::kH200;
 using test::plan_of;
 using test::problem_of;
 
-using Change = void (*)(AttentionProblem& problem);
+using WideChange = void (*)(AttentionProblem& problem);
 
-constexpr Change kOptions[] = {
+constexpr WideChange kWideOptions[] = {
     [](AttentionProblem&) {},
     [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; },
     [](AttentionProblem& p) { p.window.left = 1023; },
@@ -35,7 +35,7 @@ TEST(Sm90WidePlan, FitsRegistersAndSharedMemory) {
   using Widths = std::pair<std::int64_t, std::int64_t>;
   for (const auto& [head_dim, head_dim_v] : {Widths{264, 264}, Widths{320, 256}, Widths{288, 288}, Widths{512, 512},
                                              Widths{576, 512}, Widths{64, 512}, Widths{576, 8}}) {
-    for (const Change option : kOptions) {
+    for (const WideChange option : kWideOptions) {
       AttentionProblem problem = problem_of(4096, head_dim, head_dim_v);
       option(problem);
       const forward::Config config = config_of(problem);
@@ -60,7 +60,7 @@ TEST(Sm90WidePlan, IsExplained) {
 }
 
 TEST(Sm90WidePlan, NamesWhatItLacks) {
-  const auto rejection = [](Change change) {
+  const auto rejection = [](WideChange change) {
     AttentionProblem problem = problem_of(4096, 512, 512);
     change(problem);
     return std::string(forward_config(problem, kH200).status().message());
