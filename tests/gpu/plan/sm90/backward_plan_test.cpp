@@ -322,6 +322,7 @@ TEST(Sm90BackwardPlan, NothingToComputeIsNoLaunch) {
 TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
   const auto message = [](auto change) {
     AttentionProblem problem = problem_of(64, 64, 64);
+    problem.pass = Pass::backward;
     change(problem);
     return std::string(backward_config(problem).status().message());
   };

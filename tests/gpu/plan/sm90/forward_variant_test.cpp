@@ -37,8 +37,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
                 ".looks_ahead = true, .late_values = true, .masks_by_words = true, .own_begins = false, "
                 ".relative_alibi = false, .caps_in_softmax = false, .finds_work_again = false, "
                 ".exponentials_ahead = 0, .pages_ahead = false, .output_stages = 2, .producer_registers = 24, "
-                ".consumer_registers "
-                "= 240, .debug = false}>");
+                ".consumer_registers = 240, .output_warpgroups = 0, .output_registers = 0, .key_panels = 0, "
+                ".register_columns = 0, .debug = false}>");
 }
 
 TEST(ForwardVariant, EveryFieldChangesItsHash) {
