@@ -28,8 +28,8 @@ std::int64_t list_width(const SparseSource& source);
 
 runtime::Variant listed_places_variant(const auxiliary::ListedPlacesConfig& config, std::string_view architecture);
 
-/// The parameters of a source, for all its queries and no outputs.
-auxiliary::ListedPlacesParams listed_places_params(const SparseForwardArguments& arguments, std::size_t source,
+/// The parameters of source `index`, for all its queries and no outputs.
+auxiliary::ListedPlacesParams listed_places_params(const SparseForwardArguments& arguments, std::size_t index,
                                                    const SourcePlaces& places, std::int64_t lists);
 
 }  // namespace strobe::gpu

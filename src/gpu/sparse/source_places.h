@@ -19,8 +19,8 @@ struct SourcePlaces {
   std::int64_t list_step = 0;
 };
 
-/// `lists`: of a query, 1 or as many as key heads. unsupported, naming what the engine takes, for formats and dtypes
-/// that it lacks, and for strides that are no multiples of each other.
-Result<SourcePlaces> source_places(const SparseForwardArguments& arguments, std::size_t source, std::int64_t lists);
+/// Of source `index`. `lists`: of a query, 1 or as many as key heads. unsupported, naming what the engine takes, for
+/// formats and dtypes that it lacks, and for strides that are no multiples of each other.
+Result<SourcePlaces> source_places(const SparseForwardArguments& arguments, std::size_t index, std::int64_t lists);
 
 }  // namespace strobe::gpu
