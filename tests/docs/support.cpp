@@ -105,12 +105,12 @@ Answers passes(const Calls& calls, bool has_backward = true) {
   return answers;
 }
 
-/// The head_dims among 1 to 1024 whose forward an engine takes, in words.
-Answers head_dims(const std::function<Calls(std::int64_t)>& calls_of) {
+/// The head_dims among 1 to 1024 whose forward, or whose backward, an engine takes, in words.
+Answers head_dims(const std::function<Calls(std::int64_t)>& calls_of, bool of_backward = false) {
   std::array<std::vector<std::int64_t>, kEngines.size()> taken;
   for (std::int64_t head_dim = 1; head_dim <= 1024; ++head_dim) {
     const Calls calls = calls_of(head_dim);
-    const auto engines = takers(calls.forward, calls.options);
+    const auto engines = of_backward ? takers(calls.backward, calls.options) : takers(calls.forward, calls.options);
     for (std::size_t i = 0; i < taken.size(); ++i) {
       if (engines[i]) taken[i].push_back(head_dim);
     }
@@ -238,6 +238,7 @@ std::vector<Row> rows() {
       {"head_dim ([wide heads and MLA](docs/wide-heads.md))",
        head_dims([](std::int64_t d) { return plain(DType::bfloat16, d, 64); })},
       {"head_dim_v, independent of it", head_dims([](std::int64_t d) { return plain(DType::bfloat16, 64, d); })},
+      {"both with gradients", head_dims([](std::int64_t d) { return plain(DType::bfloat16, d); }, true)},
       {"both of float32, which the sm80 kernels compute on 9.0, too", head_dims(of_dtype(DType::float32))},
       {"int8 and float8 q, k and v ([8 bits](docs/eight-bit.md))", passes(eight_bit(DType::int8, 64))},
       {"their head_dim and head_dim_v: int8", head_dims(of_eight_bit(DType::int8))},
