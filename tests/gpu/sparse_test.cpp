@@ -144,6 +144,21 @@ TEST_P(GpuSparse, RandomCallsMatchReference) {
   }
 }
 
+/// Plans are kept: of calls whose keys alone lie otherwise, too.
+TEST_P(GpuSparse, KeysMayLieOtherwiseInTheNextCall) {
+  for (const KeyLayout layout : {KeyLayout::batched, KeyLayout::pages, KeyLayout::pool, KeyLayout::batched}) {
+    SparseShape shape;
+    shape.dtype = DType::float16;
+    shape.head_dim = shape.head_dim_v = 64;
+    shape.contiguous = true;
+    shape.sources[0].dtype = shape.dtype;
+    shape.sources[0].layout = layout;
+    SparseCase one(shape, 11);
+    run(one, 11);
+    if (HasFailure()) return;
+  }
+}
+
 /// Numbers out of range name nothing: those of a list, of a page table and of a length.
 TEST_P(GpuSparse, NumbersOutOfRangeNameNothing) {
   SparseShape shape;

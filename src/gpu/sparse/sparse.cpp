@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "call/checked.h"
 #include "gpu/auxiliary/merge.h"
+#include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
-#include "gpu/plan/supported.h"
 #include "gpu/sparse/listed_places.h"
 #include "gpu/sparse/sparse_plan.h"
+#include "gpu/variant/architecture.h"
 
 namespace strobe::gpu {
 namespace {
@@ -108,7 +108,11 @@ class Launch {
     params.first_query = static_cast<int>(queries_.entry * seqlen_q + queries_.row);
     params.places = reinterpret_cast<int*>(workspace_ + source(index).places);
     params.counts = reinterpret_cast<int*>(workspace_ + source(index).counts);
-    return runtime::launch(*device_.driver, source(index).list_places.launched_in(context),
+    const auxiliary::ListedPlacesConfig config{.pages = a().sources[index].page_table.given()};
+    const Result<runtime::Kernel> kernel =
+        find_kernel(config, device_, 0, [&] { return listed_places_variant(config, architecture_of(device_)); });
+    if (!kernel.ok()) return kernel.status();
+    return runtime::launch(*device_.driver, kernel->launched_in(context),
                            runtime::row_of_blocks(queries_.count() * call_.lists, auxiliary::kListedPlacesThreads),
                            stream(), params);
   }

@@ -6,14 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "call/arithmetic.h"
 #include "call/checked.h"
-#include "call/workspace.h"
-#include "gpu/call/find_kernel.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/supported.h"
 #include "gpu/sparse/listed_places.h"
-#include "gpu/variant/architecture.h"
 
 namespace strobe::gpu {
 namespace {
@@ -69,18 +65,13 @@ std::vector<Kept>& kept_plans() {
   return plans;
 }
 
-Result<PlannedSource> planned_source(const AttentionProblem& problem, bool in_pages, const Execution& execution,
+Result<PlannedSource> planned_source(const AttentionProblem& problem, const Execution& execution,
                                      const runtime::CudaDevice& device) {
-  PlannedSource source{.problem = problem, .forward = nullptr, .list_places = {}};
+  PlannedSource source{.problem = problem, .forward = nullptr};
   engine::PlannedCallResult forward =
       plan_by_family(planned_problem(problem), device, engine::wanted_kernels(execution), &Family::plan_forward);
   if (!forward.ok()) return forward.status();
   source.forward = std::move(*forward);
-  const auxiliary::ListedPlacesConfig config{.pages = in_pages};
-  const Result<runtime::Kernel> kernel =
-      find_kernel(config, device, 0, [&] { return listed_places_variant(config, architecture_of(device)); });
-  if (!kernel.ok()) return kernel.status();
-  source.list_places = *kernel;
   return source;
 }
 
@@ -167,9 +158,8 @@ Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& cal
     return plans.front().plan;
   }
   std::vector<PlannedSource> sources;
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    Result<PlannedSource> source =
-        planned_source(problems[i], call.arguments.sources[i].page_table.given(), execution, device);
+  for (const AttentionProblem& problem : problems) {
+    Result<PlannedSource> source = planned_source(problem, execution, device);
     if (!source.ok()) return source.status();
     sources.push_back(std::move(*source));
   }

@@ -12,7 +12,6 @@
 #include "engine/engine.h"
 #include "gpu/sparse/source_places.h"
 #include "runtime/device.h"
-#include "runtime/kernel.h"
 #include "runtime/workspace_pool.h"
 
 namespace strobe::gpu {
@@ -32,7 +31,6 @@ Result<SparseCall> sparse_call(const SparseForwardArguments& arguments);
 struct PlannedSource {
   AttentionProblem problem;
   std::shared_ptr<const engine::PlannedCall> forward;
-  runtime::Kernel list_places;
   std::size_t places = 0;  // offsets in the workspace
   std::size_t counts = 0;
   std::size_t o = 0;  // of calls that merge
