@@ -2,33 +2,24 @@
 """Checks format, clang-tidy, Python and the rules of the project; with --format rewrites the files instead.
 
 Run through `make lint` and `make format`, which bring the pinned tools into .venv. clang-tidy needs
-build/lint/compile_commands.json, which the preset "lint" makes. A file that passed is not looked at again until it, a
-header of ours that it reaches, its compile command or the checks change.
+build/lint/compile_commands.json, which the preset "lint" makes.
 """
 
 import argparse
-import hashlib
-import json
 import os
-import platform
 import re
-import shlex
-import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache
 from pathlib import Path
 
 import shared_lines
 import stability
+import tidy
 from import_rules import check_imports
 from include_rules import check_families, check_includes
+from tidy import TOOLS, run
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ROOT / ".venv" / "bin"
-COMPILE_COMMANDS = ROOT / "build" / "lint" / "compile_commands.json"
-PASSED = ROOT / "build" / "lint" / "passed"  # one empty file per passed hash, and what clang-tidy is told to compile
 SKIPPED = {ROOT / "build", ROOT / "tests" / "fuzz" / "corpus"}  # what was built, and bytes that nobody wrote
 
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
@@ -40,14 +31,7 @@ GENERATED = re.compile(r"// \w+ by (\S+\.py)")
 LICENSE = "SPDX-License-Identifier: Apache-2.0"
 LICENSE_LINES = 3  # among the first of a source file: after the #! of a script and the name of a generator
 MACHINE_PATH = re.compile(r"(?<![\w.\-/$})])/(?:home/(?!someone)|root/|tmp/|work/)\w")
-INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 PLACE = re.compile(rf"^(?:{re.escape(str(ROOT))}/)?(\S+?):\d+:\d+: ", re.MULTILINE)
-FINDING = re.compile(r"^\S+:\d+:\d+: (?:warning|error): ")
-
-# Highway files compile themselves once per instruction set; one of them is enough to read the code.
-CLANG_ARGUMENTS = ["-DHWY_COMPILE_ONLY_STATIC", "-Wno-unknown-warning-option"]
-if platform.machine() == "x86_64":
-    CLANG_ARGUMENTS.append("-march=haswell")
 
 
 def project_files():
@@ -56,12 +40,6 @@ def project_files():
         kept = (name for name in subfolders if name == ".ci" or not name.startswith((".", "__pycache__")))
         subfolders[:] = sorted(name for name in kept if Path(folder, name) not in SKIPPED)
         yield from (Path(folder) / name for name in sorted(names) if name != ".git")  # a file in a linked work tree
-
-
-def run(command):
-    """Runs a tool in the project root and returns whether it succeeded and what it said."""
-    result = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
-    return result.returncode == 0, result.stdout + result.stderr
 
 
 def check_format(files):
@@ -126,6 +104,8 @@ def check_rules(files):
         lines = text.splitlines()
         if path.suffix in CPP_SUFFIXES:
             complaints += check_includes(ROOT, path) + check_families(ROOT, path)
+        if path.suffix == ".cpp":
+            complaints += tidy.check_main_file(name, text)
         if path.suffix in CODE_SUFFIXES and len(lines) > MAX_LINES and not GENERATED.match(text):
             complaints.append(f"{name}: {len(lines)} lines, where {MAX_LINES} are the most\n")
         source = lines and (path.suffix in CODE_SUFFIXES or path.name == "CMakeLists.txt")
@@ -141,107 +121,6 @@ def check_rules(files):
             if path.suffix in CODE_SUFFIXES and line != line.rstrip():
                 complaints.append(f"{name}:{number}: trailing whitespace\n")
     return complaints
-
-
-@cache
-def tidy_configurations():
-    return [path for path in project_files() if path.name == ".clang-tidy"]
-
-
-@cache
-def contents(path):
-    return path.read_bytes()
-
-
-@cache
-def project_includes(path, include_folders):
-    """The project's own headers that `path` includes directly."""
-    found = []
-    for name in INCLUDE.findall(contents(path).decode("utf-8", "replace")):
-        candidates = ((folder / name).resolve() for folder in (path.parent, *include_folders))
-        header = next((candidate for candidate in candidates if candidate.is_file()), None)
-        if header and header.is_relative_to(ROOT):
-            found.append(header)
-    return found
-
-
-def closure(source, include_folders):
-    """`source` and every header of the project that it reaches."""
-    reached, waiting = {source}, [source]
-    while waiting:
-        for header in project_includes(waiting.pop(), include_folders):
-            if header not in reached:
-                reached.add(header)
-                waiting.append(header)
-    return sorted(reached)
-
-
-def fingerprint(entry, tidy_version):
-    """Changes with everything of ours that clang-tidy's verdict depends on; system headers are taken as fixed."""
-    folders = (Path(part[2:]) for part in shlex.split(entry["command"]) if part.startswith("-I"))
-    folders = tuple(folder for folder in folders if folder.is_relative_to(ROOT))
-    digest = hashlib.sha256(repr((tidy_version, CLANG_ARGUMENTS, entry["command"])).encode())
-    for path in [*tidy_configurations(), *closure(Path(entry["file"]), folders)]:
-        digest.update(repr((str(path.relative_to(ROOT)), len(contents(path)))).encode() + contents(path))
-    return digest.hexdigest()
-
-
-def findings(output):
-    """clang-tidy's findings, each with its excerpt, without its counts."""
-    blocks = []
-    for line in output.splitlines(keepends=True):
-        if FINDING.match(line):
-            blocks.append(line)
-        elif blocks and line.startswith((" ", "/")):
-            blocks[-1] += line
-    return blocks
-
-
-def check_tidy(entries, jobs):
-    """Runs clang-tidy on the files that did not pass before; returns complaints and the number of files looked at."""
-    command = [TOOLS / "clang-tidy", "--quiet", "-p", PASSED]
-    command += [f"--extra-arg={argument}" for argument in CLANG_ARGUMENTS]
-    version = run([TOOLS / "clang-tidy", "--version"])[1]
-    PASSED.mkdir(parents=True, exist_ok=True)
-    (PASSED / COMPILE_COMMANDS.name).write_text(json.dumps(entries))
-    stamps = {entry["file"]: PASSED / fingerprint(entry, version) for entry in entries}
-    waiting = [file for file, stamp in stamps.items() if not stamp.exists()]
-
-    complaints = {}  # a finding in a header comes once per file that includes it
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(run, [*command, file]): file for file in waiting}
-        for done, future in enumerate(as_completed(futures), start=1):
-            ok, output = future.result()
-            if ok:
-                stamps[futures[future]].touch()
-            else:
-                blocks = findings(output) or [output]
-                complaints.update((block.partition("\n")[0], block) for block in blocks)
-            if sys.stdout.isatty():
-                print(f"\r  tidy    {done} of {len(waiting)} files", end="\r", flush=True)
-    return sorted(complaints.values()), len(waiting)
-
-
-def python_module_entries():
-    """The sources of the Python module, which the release build leaves to the wheel's."""
-    program = "import nanobind, sysconfig; print(nanobind.include_dir(), sysconfig.get_path('include'), sep='\\n')"
-    ok, output = run([TOOLS / "python", "-c", program])
-    if not ok:
-        sys.exit(f"nanobind or Python's headers are missing; run `make lint`, which installs them.\n{output}")
-    system = " ".join(f"-isystem {shlex.quote(folder)}" for folder in output.splitlines())
-    command = f"c++ -std=c++20 -I{ROOT / 'include'} -I{ROOT / 'src'} {system} -c"
-    files = sorted((ROOT / "python" / "src").glob("*.cpp"))
-    return [{"directory": str(ROOT), "command": f"{command} {file}", "file": str(file)} for file in files]
-
-
-def tidy_entries():
-    if not COMPILE_COMMANDS.exists():
-        sys.exit(f"{COMPILE_COMMANDS.relative_to(ROOT)} is missing; run `make lint`, which makes it.")
-    entries = {entry["file"]: entry for entry in json.loads(COMPILE_COMMANDS.read_text())}
-    ours = {
-        file for file in map(Path, entries) if not file.is_relative_to(ROOT / "build") and file.suffix in CPP_SUFFIXES
-    }
-    return [entries[str(file)] for file in sorted(ours)] + python_module_entries()
 
 
 def report(title, what, complaints):
@@ -275,8 +154,8 @@ def main():
     passed &= report("shared", "code of two families", list(shared_lines.complaints(ROOT)))
     passed &= report("forms", "workflows, issue forms, citation", check_forms())
     passed &= report("promise", "stable and experimental declarations", list(stability.complaints(ROOT)))
-    entries = tidy_entries()
-    complaints, looked_at = check_tidy(entries, arguments.jobs)
+    entries = tidy.all_entries()
+    complaints, looked_at = tidy.check(entries, arguments.jobs)
     passed &= report("tidy", f"{looked_at} files, {len(entries) - looked_at} unchanged", complaints)
     sys.exit(0 if passed else "lint found something to fix")
 
