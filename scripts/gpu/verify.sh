@@ -102,6 +102,7 @@ check_sanitizers() {
       tools+=($!)
     done
     for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
+    GTEST_FILTER='*/sm80' run_shards racecheck-sm80 4 6 8 compute-sanitizer --tool racecheck --error-exitcode 9 || failed=1
     # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses. Rows of a large LSE
     # are found by a kernel that random configurations leave at once.
     for tool in memcheck racecheck initcheck synccheck; do

@@ -65,6 +65,7 @@ engine::PlannedCallResult plan_forward(const gpu::Request& request) {
   launch.workers = plan.workers;
   launch.threads = threads_per_block(config);
   launch.smem_bytes = smem_plan(config).total_bytes;
+  launch.overlaps_previous = overlaps_previous(config);
   launch.tiles = {plan.order.heads, config.packed_heads, plan.order.m_tiles, plan.tiles, block_m(config)};
   launch.split = plan.split;
   launch.workspace_bytes = workspace_bytes(plan);

@@ -158,7 +158,7 @@ std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::
     const int widest = std::max(config.head_dim, config.head_dim_v);
     return config.rule.element == Element::fp32 ? float_tiles_of(widest) : tiles_of(widest);
   }
-  const std::int64_t rows = rows_of(problem, config);
+  const std::int64_t rows = gpu::usual_rows(problem, config.packed_heads);
   if (config.stored_operands) {
     if (rows <= 16) return kSixteenStoredRows;
     return rows <= 32 ? std::span<const Tiles>(kThirtyTwoStoredRows) : kSixtyFourStoredRows;

@@ -46,9 +46,10 @@ bool is_decode(const AttentionProblem& problem) {
   if (has_wide_heads(problem)) return false;
   const ScoreRule rule = gpu::score_rule(problem);
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
-  const Checked rows = Checked(problem.seqlen_q) * gpu::choose_packed_heads(problem);
-  if (problem.stored.given()) return rows.at_most(gpu::kFewRows) && takes_stored_rows(problem);
-  return rows.at_most(kFewestRows) && reads_rows_faster(problem);
+  const int packed_heads = gpu::choose_packed_heads(problem);
+  if (!(Checked(problem.seqlen_q) * packed_heads).at_most(gpu::kFewRows)) return false;
+  if (problem.stored.given()) return takes_stored_rows(problem);
+  return gpu::usual_rows(problem, packed_heads) <= kFewestRows && reads_rows_faster(problem);
 }
 
 }  // namespace strobe::sm90

@@ -16,6 +16,7 @@ struct ForwardLaunch {
   int workers = 0;  // CTAs
   int threads = 0;  // of each
   int smem_bytes = 0;
+  bool overlaps_previous = false;   // the kernel may start while the one before it in the stream ends
   CombinedTiles tiles;              // tiles.tiles == 0: there is nothing to compute
   SplitPlan split;                  // total_bytes == 0: a tile's keys are one CTA's
   std::size_t workspace_bytes = 0;  // the split's, and what segments leave
@@ -42,7 +43,8 @@ class ForwardCall : public Call {
 
   template <class... Parameters>
   Status launch_main(const CallStream& stream, const Parameters&... parameters) const {
-    return launch(launch_.kernel, launch_.workers, launch_.threads, launch_.smem_bytes, false, stream, parameters...);
+    return launch(launch_.kernel, launch_.workers, launch_.threads, launch_.smem_bytes, launch_.overlaps_previous,
+                  stream, parameters...);
   }
 
   /// Enqueues what puts the parts of split keys together. `params`: the forward kernel's.

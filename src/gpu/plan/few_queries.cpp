@@ -83,6 +83,12 @@ int choose_packed_heads(const AttentionProblem& problem) {
   return 10 * ceil_div<std::int64_t>(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
 }
 
+std::int64_t usual_rows(const AttentionProblem& problem, int packed_heads) {
+  const std::int64_t most = (Checked(problem.seqlen_q) * packed_heads).value();
+  if (most > kFewRows || problem.row_invariant) return most;  // a row's bits are the same in every batch
+  return mean_queries(problem) * packed_heads;
+}
+
 int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys,
                   int wanted) {
   if (tiles == 0 || problem.total_q == 0 || !can_split(problem, kernel)) return 0;

@@ -23,6 +23,11 @@ std::int64_t most_visible_keys(const AttentionProblem& problem, const ScoreRule&
 /// How many query heads share a tile: as many as a power of two can, if that saves a tenth of the tiles.
 int choose_packed_heads(const AttentionProblem& problem);
 
+/// Rows of a sequence, packed heads counted in, that a tile should have: where packed sequences have few at most, as
+/// many as they have on average. A captured step of a server may give all of its queries to one sequence, which then
+/// has several tiles, and hardly ever does. log: sm80-usual-rows
+std::int64_t usual_rows(const AttentionProblem& problem, int packed_heads);
+
 /// What of a kernel decides how its keys are split.
 struct SplitKernel {
   ScoreRule rule;

@@ -8,6 +8,7 @@
 
 #include "kernels/auxiliary/append_convert.h"
 #include "kernels/auxiliary/append_places.h"
+#include "kernels/ptx/grid.h"
 
 namespace strobe::auxiliary {
 
@@ -144,6 +145,7 @@ __device__ __forceinline__ void append_rows(const AppendParams& params, const Ap
 /// Grid: the blocks of K, V and Q.
 template <AppendConfig C>
 __global__ void __launch_bounds__(kAppendThreads) append(const __grid_constant__ AppendParams params) {
+  ptx::griddepcontrol_launch_dependents();
   __shared__ RowPlace places[kMostRows];
   int block = static_cast<int>(blockIdx.x);
   if (block < params.k.blocks) return append_rows<C, C.cache, C.rotation, false>(params, params.k, block, places);

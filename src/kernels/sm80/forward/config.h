@@ -70,7 +70,11 @@ constexpr bool splits(const Config& c) { return c.schedule == Schedule::split; }
 /// Whether a CTA joins the segments of its tiles, one tile after another; on split schedules each segment is a part.
 constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && !splits(c); }
 
-/// What a thread of such a CTA keeps: vectors of four floats of O, and for each fragment its rows' maxima and sums.
+/// Few queries take so little time that the way from one kernel to the next counts: theirs begins under the one before.
+constexpr bool overlaps_previous(const Config& c) { return c.key_groups > 1; }
+
+/// What a thread of a CTA that folds keeps: vectors of four floats of O, and for each fragment its rows' maxima and
+/// sums.
 constexpr int kept_vectors(const Config& c) { return fragments(c) * (c.head_dim_v / 8 + 1); }
 
 /// 16-bit columns of a row of as many elements: what tiles and copies count.

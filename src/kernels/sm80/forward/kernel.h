@@ -94,6 +94,9 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     }
     __syncthreads();
   }
+  if constexpr (overlaps_previous(C)) {
+    ptx::griddepcontrol_wait();
+  }
   if constexpr (splits(C)) {
     compute_share<C>(params);
   } else if constexpr (folds(C)) {

@@ -18,10 +18,11 @@ using score::kFullWarp;
 using score::kRowsPerThread;
 
 /// The lanes of a warp: what they wrote to shared memory is there for all of them. In debug variants they meet at a
-/// barrier of their own: racecheck sees nothing of the __syncwarp() of a converged warp, which ptxas makes a NOP.
+/// barrier of their own: racecheck sees nothing of the __syncwarp() of a converged warp, which ptxas makes a NOP. Not
+/// where groups of warps merge: behind such barriers racecheck takes the __syncthreads() of the merge for none.
 template <Config C>
 __device__ __forceinline__ void meet_lanes() {
-  if constexpr (C.debug) {
+  if constexpr (C.debug && C.key_groups == 1) {
     constexpr int kFirst = 8;  // those before are groups'
     static_assert(C.warps <= 8);
     ptx::barrier_cta_sync(kFirst + warp_of_cta(), kWarpSize);

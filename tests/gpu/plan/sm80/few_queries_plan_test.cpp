@@ -53,6 +53,24 @@ TEST(Sm80FewQueries, PartsHaveARowWhereNoSequenceHasOne) {
   }
 }
 
+// A server's captured step: any sequence may have all queries, which on average are one each.
+TEST(Sm80FewQueries, TilesAreOfAsManyRowsAsPackedSequencesHaveOnAverage) {
+  AttentionProblem problem =
+      few_problem({.batch = 8, .queries = 8, .keys = 4096, .heads_q = 32, .heads_kv = 8, .head_dim = 128});
+  const auto rows_of_tiles = [&](auto change) {
+    AttentionProblem other = problem;
+    change(other);
+    return block_m(few_plan(other, kFewOnH200).config);
+  };
+  EXPECT_EQ(rows_of_tiles([](AttentionProblem&) {}), 32);  // eight queries each
+  problem.packed_q = true;
+  problem.total_q = 8;
+  EXPECT_EQ(rows_of_tiles([](AttentionProblem&) {}), 16);
+  EXPECT_EQ(rows_of_tiles([](AttentionProblem& other) { other.row_invariant = true; }), 32);
+  EXPECT_GT(rows_of_tiles([](AttentionProblem& other) { other.seqlen_q = other.total_q = 32; }), 64);
+  EXPECT_EQ(few_plan(problem, kFewOnH200).order.m_tiles, 2);  // of a sequence that has them all
+}
+
 // K and V in 8 bits. Before compute capability 9.0: the tiles of 16-bit ones, so that results have their bits, with
 // more blocks on their way.
 TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {

@@ -93,6 +93,11 @@ TEST(Sm90CachePlan, FewRowsAreThoseOfSm80) {
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_k = 511; }));
   EXPECT_TRUE(changed([](AttentionProblem& p) { p.page_size = 1; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.page_size = 1, p.head_dim = 64; }));
+  // Packed sequences of as many queries on average, where none may have very many.
+  const auto pack = [](AttentionProblem& p, std::int64_t most) { p.packed_q = true, p.batch = 8, p.seqlen_q = most; };
+  EXPECT_TRUE(changed([&](AttentionProblem& p) { pack(p, 64), p.total_q = 64; }));
+  EXPECT_FALSE(changed([&](AttentionProblem& p) { pack(p, 64), p.total_q = 160; }));
+  EXPECT_FALSE(changed([&](AttentionProblem& p) { pack(p, 65), p.total_q = 65; }));
 }
 
 TEST(Sm90CachePlan, PaddingAndEntries) {
