@@ -20,7 +20,7 @@ void add(AttentionProblem problem, Pass pass, const gpu::DeviceShape& shape, gpu
 }
 
 /// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous, in 8 bits or in pages; on
-/// 9.0 a batch without lengths, too.
+/// 9.0 in both, and a batch without lengths, too.
 void add_decodes(AttentionProblem problem, gpu::PackList& list) {
   problem.dtype = DType::bfloat16;
   problem.causal = CausalMask::none;
@@ -37,14 +37,24 @@ void add_decodes(AttentionProblem problem, gpu::PackList& list) {
     decode.has_seqused_k = true;
     decode.page_size = 16;
   };
-  for (const std::int64_t group : {4, 8}) {
+  const auto add_stored = [&](const gpu::DeviceShape& shape, std::int64_t head_dim, std::int64_t group, auto change) {
     for (const DType stored : {DType::int8, DType::float8_e4m3}) {
-      for (const gpu::DeviceShape& shape : {kA100, kL40, kH200}) {
-        add_decode(shape, 128, group, [=](AttentionProblem& decode) {
-          decode.has_seqused_k = true;
-          decode.stored = {stored, decode.seqlen_k, decode.seqlen_k};
-        });
-      }
+      add_decode(shape, head_dim, group, [&](AttentionProblem& decode) {
+        change(decode);
+        decode.stored = {stored, decode.seqlen_k, decode.seqlen_k};
+      });
+    }
+  };
+  for (const std::int64_t group : {4, 8}) {
+    for (const gpu::DeviceShape& shape : {kA100, kL40}) add_stored(shape, 128, group, used_lengths);
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      add_stored(kH200, head_dim, group, used_lengths);
+      add_stored(kH200, head_dim, group, pages);
+      if (head_dim == 256) continue;
+      add_stored(kH200, head_dim, group, [&](AttentionProblem& decode) {  // many sequences, whose keys are not split
+        pages(decode);
+        decode.batch = 1024;
+      });
     }
     for (const gpu::DeviceShape& shape : {kA100, kL40}) {
       add_decode(shape, 128, group, used_lengths);

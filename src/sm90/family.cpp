@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/family.h"
 
+#include "gpu/auxiliary/after_cache_conversion.h"
 #include "gpu/call/override.h"
+#include "gpu/plan/converted_cache.h"
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/config.h"
 #include "sm90/backward.h"
@@ -13,6 +15,16 @@
 
 namespace strobe::sm90 {
 namespace {
+
+/// A test's variant may be one that converts K and V itself.
+bool converts_ahead(const AttentionProblem& problem) {
+  return gpu::converts_cache(problem) && !gpu::is_overridden<forward::Config>();
+}
+
+/// What the kernels of a forward are planned for.
+AttentionProblem kernels_problem(const AttentionProblem& problem) {
+  return converts_ahead(problem) ? gpu::with_converted_cache(problem) : problem;
+}
 
 class Sm90 final : public gpu::Family {
  public:
@@ -29,13 +41,21 @@ class Sm90 final : public gpu::Family {
   std::string_view prefers_later(const AttentionProblem& problem) const override {
     if (problem.dtype == DType::float32) return "q is float32";
     if (problem.pass != Pass::forward) return {};
-    if (reads_stored_page_rows(problem)) return "keys in 8 bits are read row by row";
+    if (reads_stored_page_rows(kernels_problem(problem))) return "keys in 8 bits are read row by row";
     if (gpu::is_overridden<forward::Config>()) return {};  // a test's variant is one of these kernels
     return is_decode(problem) ? "there are few query rows" : "";
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    return sm90::plan_forward(request);
+    if (!converts_ahead(request.problem)) return sm90::plan_forward(request);
+    const AttentionProblem converted = gpu::with_converted_cache(request.problem);
+    const engine::PlannedCallResult call = sm90::plan_forward({.problem = converted,
+                                                               .device = request.device,
+                                                               .shape = request.shape,
+                                                               .family = request.family,
+                                                               .choice = request.choice,
+                                                               .reason = request.reason});
+    return gpu::after_cache_conversion(request.problem, request.device, call);
   }
 
   engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {
@@ -49,7 +69,7 @@ class Sm90 final : public gpu::Family {
 
   Result<std::vector<gpu::Candidate>> candidates(const AttentionProblem& problem,
                                                  const gpu::DeviceShape& shape) const override {
-    return sm90::candidates(problem, shape);
+    return sm90::candidates(kernels_problem(problem), shape);
   }
 };
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/list_kernels.h"
 
+#include "gpu/auxiliary/convert_cache_variant.h"
 #include "gpu/auxiliary/merge_variant.h"
+#include "gpu/plan/converted_cache.h"
 #include "gpu/variant/architecture.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/backward_kernels.h"
@@ -24,13 +26,15 @@ void list_backward(const AttentionProblem& problem, const DeviceShape& shape, co
   for_each_kernel(problem, backward_plan(problem, shape, config, choice), kernels, list);
 }
 
-Status list_forwards(const AttentionProblem& problem, const DeviceShape& shape, const gpu::Choice& choice,
+Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, const gpu::Choice& choice,
                      gpu::PackList& list) {
+  const AttentionProblem problem = gpu::with_converted_cache(given);
   const Result<forward::Config> config = forward_config(problem, shape, choice);
   if (!config.ok()) return config.status();
   list_forward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, shape, *config);
   if (aligned.has_value()) list_forward(problem, shape, *aligned, choice, list);
+  gpu::list_cache_conversion(given, gpu::kSm90a, list);
   return {};
 }
 

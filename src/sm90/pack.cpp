@@ -115,6 +115,29 @@ std::vector<AttentionProblem> eight_bit_problems() {
   return problems;
 }
 
+/// Prompts over a cache in 8 bits, in pages: its conversion, and the kernels of used lengths.
+std::vector<AttentionProblem> stored_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.scale = 1.0F;
+  problem.has_seqused_k = true;
+  problem.page_size = 16;
+  for (const DType stored : {DType::int8, DType::float8_e4m3}) {
+    gpu::for_common_shapes([&](DType dtype, std::int64_t head_dim, CausalMask causal) {
+      problem.dtype = dtype;
+      problem.head_dim = problem.head_dim_v = head_dim;
+      problem.causal = causal;
+      for (const std::int64_t seqlen : {512, 16384}) {
+        problem.seqlen_q = problem.total_q = problem.seqlen_k = problem.total_k = seqlen;
+        problem.stored = {stored, seqlen, seqlen};
+        problems.push_back(problem);
+      }
+    });
+  }
+  return problems;
+}
+
 /// Calls that the kernels lack are left out: they need none.
 void add(AttentionProblem problem, Pass pass, bool deterministic, gpu::PackList& list) {
   problem.pass = pass;
@@ -173,6 +196,7 @@ std::vector<runtime::CommonVariant> pack() {
     if (problem.modifiers.has_sink) list.add(gpu::sink_variant(gpu::kSm90a), 0);
   }
   for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, list);
+  for (const AttentionProblem& problem : stored_problems()) add_forward(problem, list);
   gpu::add_quantizers(gpu::kSm90a, list);
   gpu::add_merges(gpu::kSm90a, list);
   gpu::add_appends(gpu::kSm90a, list);

@@ -7,9 +7,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -18,11 +15,11 @@
 #include "call/eight_bit.h"
 #include "gpu/auxiliary/quantize_variant.h"
 #include "gpu/call/find_kernel.h"
+#include "gpu/call/shared_pool.h"
 #include "gpu/params/element.h"
 #include "gpu/variant/architecture.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
-#include "runtime/workspace_pool.h"
 
 namespace strobe::gpu {
 namespace {
@@ -163,18 +160,6 @@ Result<Kernels> find_kernels(const auxiliary::QuantizeConfig& config, bool centr
   return kernels;
 }
 
-/// A pool of every size that was asked for, rounded up to a power of two. They stay: graphs may have captured them.
-runtime::WorkspacePool& workspace_pool(const runtime::CudaDevice& device, std::size_t bytes) {
-  using Key = std::pair<int, std::size_t>;
-  static std::mutex mutex;
-  static auto& pools = *new std::map<Key, std::unique_ptr<runtime::WorkspacePool>>;
-  const std::size_t rounded = std::bit_ceil(bytes);
-  const std::lock_guard lock(mutex);
-  auto& pool = pools[{device.index, rounded}];
-  if (pool == nullptr) pool = std::make_unique<runtime::WorkspacePool>(device, rounded);
-  return *pool;
-}
-
 /// One call.
 class Quantisation {
  public:
@@ -235,7 +220,7 @@ class Quantisation {
         return {StatusCode::out_of_memory, fmt::format("allocate_workspace gave null for {} bytes", workspace_.end)};
       return enqueue(*kernels, memory, launch);
     }
-    Result<runtime::WorkspacePool::Lease> lease = workspace_pool(device_, workspace_.end).acquire(launch.stream);
+    Result<runtime::WorkspacePool::Lease> lease = shared_pool(device_, workspace_.end).acquire(launch.stream);
     if (!lease.ok()) return lease.status();
     Status status = enqueue(*kernels, reinterpret_cast<std::byte*>(lease->address()), launch);
     const Status finished = lease->finish();

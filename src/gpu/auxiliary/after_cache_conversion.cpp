@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/auxiliary/after_cache_conversion.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "call/arithmetic.h"
+#include "call/checked.h"
+#include "gpu/auxiliary/convert_cache_variant.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/call/shared_pool.h"
+#include "gpu/call/with_workspace.h"
+#include "gpu/params/cache.h"
+#include "gpu/params/rows.h"
+#include "gpu/params/scales.h"
+#include "gpu/plan/converted_cache.h"
+#include "gpu/variant/architecture.h"
+#include "runtime/launch.h"
+
+namespace strobe::gpu {
+namespace {
+
+/// K or V as 16-bit rows.
+ConstTensorView rows_at(const AttentionProblem& problem, void* data, std::int64_t columns) {
+  ConstTensorView view;
+  view.data = data;
+  view.dtype = problem.dtype;
+  view.device = problem.device;
+  view.rank = 4;
+  view.shape = {problem.batch, problem.seqlen_k, problem.heads_kv, columns};
+  view.strides = {problem.seqlen_k * problem.heads_kv * columns, problem.heads_kv * columns, columns, 1};
+  return view;
+}
+
+auxiliary::ConvertedTensor tensor_of(const RowsView& from, const ConstTensorView& scales, std::int64_t scale_rows,
+                                     const ConstTensorView& to) {
+  const auto pieces = static_cast<int>(to.shape[3] / auxiliary::kConvertedElements);
+  const int row_pieces = static_cast<int>(to.shape[2]) * pieces;
+  return {.from = rows_of_pairs(from),
+          .scales = scale_params(scales, scale_rows),
+          .to = static_cast<unsigned short*>(const_cast<void*>(to.data)),
+          .row_pieces = row_pieces,
+          .by_row_pieces = Divisor::of(row_pieces),
+          .by_head_pieces = Divisor::of(pieces)};
+}
+
+class AfterCacheConversion final : public engine::PlannedCall {
+ public:
+  AfterCacheConversion(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                       const runtime::Kernel& kernel, std::shared_ptr<const engine::PlannedCall> call)
+      : problem_(problem),
+        device_(device),
+        kernel_(kernel),
+        call_(std::move(call)),
+        values_(converted_bytes(problem, problem.head_dim).value<std::size_t>()),
+        own_(values_ + converted_bytes(problem, problem.head_dim_v).value<std::size_t>()) {}
+
+  std::size_t workspace_bytes() const override { return own_ + call_->workspace_bytes(); }
+  DType probability_dtype() const override { return call_->probability_dtype(); }
+  std::string_view kernels() const override { return call_->kernels(); }
+  std::string explain() const override {
+    return call_->explain() +
+           fmt::format("stored K, V   {}; converted to {} first, once for all query rows, {} bytes\n",
+                       strobe::name_of(problem_.stored.dtype), strobe::name_of(problem_.dtype), own_);
+  }
+
+  Status run(const ForwardArguments& given, const Execution& execution) const override {
+    if (Status status = check_alignments(problem_, given); !status.ok()) return status;
+    const runtime::ContextScope context(device_);
+    if (!context.status().ok()) return context.status();
+    const auto stream = static_cast<runtime::CUstream>(execution.stream);
+    const std::size_t bytes = workspace_bytes();
+    return with_workspace(shared_pool(device_, bytes), bytes, execution, stream, [&](std::byte* workspace) {
+      ForwardArguments arguments = given;
+      arguments.k = rows_at(problem_, workspace, problem_.head_dim);
+      arguments.v = rows_at(problem_, workspace + values_, problem_.head_dim_v);
+      arguments.k_descale = arguments.v_descale = arguments.page_table = {};
+      arguments.sequences.cache_batch_idx = {};
+      Status status = convert(given, arguments, context.current(), stream);
+      if (!status.ok()) return status;
+      Execution inner = execution;
+      inner.workspace = workspace + own_;
+      inner.workspace_bytes = bytes - own_;
+      return call_->run(arguments, inner);
+    });
+  }
+
+  Status run(const BackwardArguments&, const Execution&) const override {
+    return {StatusCode::unsupported, "K and V in 8 bits have no backward"};
+  }
+
+ private:
+  Status convert(const ForwardArguments& from, const ForwardArguments& to, runtime::CUcontext context,
+                 runtime::CUstream stream) const {
+    auxiliary::ConvertCacheParams params{};
+    params.k = tensor_of({"k", from.k}, from.k_descale, problem_.stored.k_rows, to.k);
+    params.v = tensor_of({"v", from.v}, from.v_descale, problem_.stored.v_rows, to.v);
+    params.cache = cache_params(problem_, from, 0);
+    params.seqused = static_cast<const int*>(from.sequences.seqused_k.data);
+    params.seqlen = static_cast<int>(problem_.seqlen_k);
+    params.chunks = static_cast<int>(ceil_div<std::int64_t>(problem_.seqlen_k, auxiliary::kConvertedRows));
+    params.by_chunks = Divisor::of(params.chunks);
+    params.in_pages = problem_.page_size != 0;
+    params.has_entries = problem_.has_cache_batch_idx;
+    return runtime::launch(*device_.driver, kernel_.launched_in(context),
+                           runtime::row_of_blocks(2 * problem_.batch * params.chunks, auxiliary::kConvertThreads),
+                           stream, params);
+  }
+
+  AttentionProblem problem_;
+  const runtime::CudaDevice& device_;
+  runtime::Kernel kernel_;
+  std::shared_ptr<const engine::PlannedCall> call_;
+  std::size_t values_;  // where V lies in the workspace
+  std::size_t own_;     // what K and V take of it
+};
+
+}  // namespace
+
+engine::PlannedCallResult after_cache_conversion(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                                 const engine::PlannedCallResult& call) {
+  if (!call.ok() || !converts_cache(problem)) return call;
+  const auxiliary::ConvertCacheConfig config = convert_cache_config(problem);
+  const Result<runtime::Kernel> kernel =
+      find_kernel(config, device, 0, [&] { return convert_cache_variant(config, architecture_of(device)); });
+  if (!kernel.ok()) return kernel.status();
+  return engine::make_planned<AfterCacheConversion>(problem, device, *kernel, *call);
+}
+
+}  // namespace strobe::gpu

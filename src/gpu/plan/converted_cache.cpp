@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/plan/converted_cache.h"
+
+#include "call/workspace.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/few_queries.h"
+#include "kernels/auxiliary/convert_cache_params.h"
+
+namespace strobe::gpu {
+
+Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
+  return round_up(Checked(problem.batch) * problem.seqlen_k * problem.heads_kv * columns * 2, kWorkspaceAlignment);
+}
+
+bool converts_cache(const AttentionProblem& problem) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  // A key takes about as long to convert as so many query rows to multiply. log: stored-conversion-ahead
+  constexpr std::int64_t kLeastRows = 512;
+  const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && !problem.packed_k &&
+                        !problem.has_leftpad_k && !problem.row_invariant && problem.dtype != DType::float32 &&
+                        problem.modifiers.block_size == 0;
+  if (!is_cache || problem.batch == 0 || problem.heads_kv == 0 || problem.seqlen_k == 0) return false;
+  if (problem.head_dim % auxiliary::kConvertedElements != 0) return false;
+  if (problem.head_dim_v % auxiliary::kConvertedElements != 0) return false;
+  if (!(converted_bytes(problem, problem.head_dim) + converted_bytes(problem, problem.head_dim_v)).at_most(kMostBytes))
+    return false;
+  const Checked rows = Checked(problem.total_q) * (problem.heads_q / problem.heads_kv);
+  const Checked products = rows * most_visible_keys(problem, score_rule(problem));
+  const Checked keys = Checked(problem.batch) * problem.seqlen_k;
+  return products.fits() && (keys * kLeastRows).at_most(products.value());
+}
+
+AttentionProblem with_converted_cache(AttentionProblem problem) {
+  if (!converts_cache(problem)) return problem;
+  problem.stored = {};
+  problem.page_size = 0;
+  problem.has_cache_batch_idx = false;
+  problem.total_k = problem.batch * problem.seqlen_k;
+  return problem;
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forwards of many query rows over K and V stored in 8 bits: a kernel converts the cache to 16 bits, and the forward
+// reads what it wrote.
+#pragma once
+
+#include "call/checked.h"
+#include "call/problem.h"
+
+namespace strobe::gpu {
+
+/// Whether a cache is converted before the forward. Its keys are then read and written once more, which takes less time
+/// than a conversion in every tile of query rows where there are many of them.
+bool converts_cache(const AttentionProblem& problem);
+
+/// The problem that the forward solves where its cache was converted: `problem` where it was not.
+AttentionProblem with_converted_cache(AttentionProblem problem);
+
+/// What K or V of so many columns takes as 16-bit rows.
+Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns);
+
+}  // namespace strobe::gpu

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which calls' kernels are compiled with the library.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "gpu/plan/plan_problem.h"
+#include "gpu/variant/pack_list.h"
+#include "runtime/pack/common_variants.h"
+#include "sm80/list_kernels.h"
+#include "sm90/few_rows.h"
+#include "sm90/list_kernels.h"
+
+namespace strobe::gpu {
+namespace {
+
+std::string key_of(const runtime::CommonVariant& kernel) {
+  return kernel.variant.architecture + ' ' + kernel.variant.expression;
+}
+
+const std::set<std::string>& packed_kernels() {
+  static const std::set<std::string> kernels = [] {
+    std::set<std::string> keys;
+    for (const runtime::CommonVariant& kernel : runtime::common_variants()) keys.insert(key_of(kernel));
+    return keys;
+  }();
+  return kernels;
+}
+
+/// Of one sequence with used lengths.
+AttentionProblem over_8_bits(DType stored, std::int64_t head_dim, std::int64_t group, std::int64_t queries,
+                             std::int64_t page_size) {
+  AttentionProblem problem = test::problem_of(16384, head_dim, head_dim);
+  problem.batch = 1;
+  problem.heads_q = 8 * group;
+  problem.seqlen_q = problem.total_q = queries;
+  problem.total_k = problem.seqlen_k;
+  problem.has_seqused_k = true;
+  problem.page_size = page_size;
+  problem.causal = queries == 1 ? CausalMask::none : CausalMask::bottom_right;
+  problem.stored = {stored, problem.seqlen_k, problem.seqlen_k};
+  return problem;
+}
+
+/// Whether a call of few rows takes the kernels of sm80, and of others the kernels of sm90, all of them in the pack.
+void expect_in_pack(const AttentionProblem& problem) {
+  PackList list;
+  const bool is_decode = sm90::is_decode(problem);
+  EXPECT_EQ(is_decode, problem.seqlen_q == 1);
+  const Status status = is_decode ? sm80::list_kernels(problem, test::kH200, {}, list)
+                                  : sm90::list_kernels(problem, test::kH200, {}, list);
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (const runtime::CommonVariant& kernel : list.take()) {
+    EXPECT_TRUE(packed_kernels().contains(key_of(kernel))) << kernel.variant.expression;
+  }
+}
+
+TEST(Pack, HasServersStepsOverCachesIn8Bits) {
+  for (const DType stored : {DType::int8, DType::float8_e4m3}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const std::int64_t group : {4, 8}) {
+        for (const std::int64_t page_size : {0, 16}) {
+          expect_in_pack(over_8_bits(stored, head_dim, group, 1, page_size));
+          for (const std::int64_t queries : {512, 2048, 8192}) {
+            expect_in_pack(over_8_bits(stored, head_dim, group, queries, page_size));
+          }
+        }
+        if (head_dim == 256) continue;
+        AttentionProblem many = over_8_bits(stored, head_dim, group, 1, 16);
+        many.batch = many.total_q = 256;
+        expect_in_pack(many);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strobe::gpu
