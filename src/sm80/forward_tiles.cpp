@@ -78,9 +78,10 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
                     : fragments(config) == 1      ? 64
                                                   : 96 + (is_masked(rule) ? 8 : 0) + (later ? 64 : 0);
   const int others = 62 + split +
-                     (!config.pages            ? 0
-                      : config.stored_operands ? 12
-                                               : 24) +
+                     (!config.pages                                      ? 0
+                      : config.stored_operands && fragments(config) == 2 ? 0
+                      : config.stored_operands                           ? 12
+                                                                         : 24) +
                      parts + conversion + joining + scaling + text;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
