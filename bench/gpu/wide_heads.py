@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Times forwards of heads of more than 256 columns, beside a cuBLAS product of the same run: Gemma 4's shapes, 320/256,
-and absorbed latent attention, whose V is a view of K. Medians of CUDA events.
+and absorbed latent attention, whose V is a view of K, contiguous and in pages. Medians of CUDA events.
 
-Usage: wide_heads.py [--rounds N]
+Usage: wide_heads.py [--rounds N] [--latent]
 """
 
 import argparse
@@ -17,17 +17,42 @@ from strobe_api import Forward
 from timing import captured, launches_for, median_milliseconds
 
 
+LATENT = (  # sequences, queries and keys of each, heads
+    (128, 1, 4096, 128),
+    (64, 2, 4096, 128),
+    (1, 1024, 4096, 128),
+    (128, 1, 4096, 16),
+    (2, 1, 65536, 128),
+    (8, 1, 8192, 16),
+)
+PAGE_SIZES = (None, 64, 16, 1)
+
+
 def random(*shape):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
 
-def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, latent=False):
+def in_pages(rows, page_size):
+    """The rows of each sequence in shuffled pages, and the table that names them."""
+    batch, seqlen, *row = rows.shape
+    pages = batch * seqlen // page_size
+    table = torch.randperm(pages, device="cuda").to(torch.int32)
+    cache = torch.empty(pages, page_size, *row, device="cuda", dtype=rows.dtype)
+    cache[table.long()] = rows.reshape(pages, page_size, *row)
+    return cache, table.reshape(batch, -1)
+
+
+def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, latent=False, page_size=None):
     """A forward, and its operations."""
     head_dim, head_dim_v = head_dims
     q, k = random(batch, seqlen_q, heads, head_dim), random(batch, seqlen_k, heads_kv, head_dim)
-    v = k[..., :head_dim_v] if latent else random(batch, seqlen_k, heads_kv, head_dim_v)
+    paged = {}
+    if page_size:
+        k, paged["page_table"] = in_pages(k, page_size)
+        paged["seqused_k"] = torch.full((batch,), seqlen_k, dtype=torch.int32, device="cuda")
+    v = k[..., :head_dim_v] if latent else random(*k.shape[:3], head_dim_v)
     o, lse = q.new_empty(batch, seqlen_q, heads, head_dim_v), torch.empty(batch, heads, seqlen_q, device="cuda")
-    forward = Forward(q, k, v, o, lse, causal="bottom_right" if causal else None)
+    forward = Forward(q, k, v, o, lse, causal="bottom_right" if causal else None, **paged)
     flops = 2 * batch * heads * seqlen_q * seqlen_k * (head_dim + head_dim_v)
     if causal:
         flops *= 1 - (seqlen_q - 1) / (2 * seqlen_k)
@@ -39,22 +64,28 @@ def report(name, run, flops, rounds):
     runs = {"product": captured(lambda: a @ b), "strobe": captured(run)}
     took = median_milliseconds(runs, rounds, launches_for(flops))
     product, own = 2 * 8192**3 / took["product"] / 1e9, flops / took["strobe"] / 1e9
-    print(f"{name:38} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS", flush=True)
+    print(f"{name:40} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    for causal in (False, True):
-        for seqlen in (4096, 8192, 16384):
-            name = f"512/512 {seqlen} 16 heads {'causal' if causal else 'full'}"
-            report(name, *call(1, seqlen, seqlen, 16, 16, (512, 512), causal), rounds)
-    report("512/512 8192 16/4 heads causal", *call(1, 8192, 8192, 16, 4, (512, 512), True), rounds)
-    report("320/256 8192 16 heads full", *call(1, 8192, 8192, 16, 16, (320, 256)), rounds)
-    for heads, batch, queries in ((128, 128, 1), (128, 64, 2), (128, 1, 1024), (16, 128, 1)):
-        name = f"576/512 latent, {batch} x {queries} queries of 4096, {heads} heads"
-        report(name, *call(batch, queries, 4096, heads, 1, (576, 512), latent=True), rounds)
+    parser.add_argument("--latent", action="store_true", help="rows of 576 and 512 columns alone")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
+    if not arguments.latent:
+        for causal in (False, True):
+            for seqlen in (4096, 8192, 16384):
+                name = f"512/512 {seqlen} 16 heads {'causal' if causal else 'full'}"
+                report(name, *call(1, seqlen, seqlen, 16, 16, (512, 512), causal), rounds)
+        report("512/512 8192 16/4 heads causal", *call(1, 8192, 8192, 16, 4, (512, 512), True), rounds)
+        report("320/256 8192 16 heads full", *call(1, 8192, 8192, 16, 16, (320, 256)), rounds)
+    for batch, queries, keys, heads in LATENT:
+        for page_size in PAGE_SIZES:
+            pages = f", pages of {page_size}" if page_size else ""
+            name = f"{batch} x {queries} of {keys}, {heads} heads{pages}"
+            latent = call(batch, queries, keys, heads, 1, (576, 512), latent=True, page_size=page_size)
+            report(name, *latent, rounds)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,6 @@ Status check_wide(const AttentionProblem& problem) {
         problem.head_dim, problem.head_dim_v, kMostNarrowColumns, what);
   };
   if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
-  if (problem.page_size != 0) return lacks("pages");
-  if (problem.has_cache_batch_idx) return lacks("cache_batch_idx");
   if (problem.row_invariant) return lacks("row_invariant");
   if (problem.expression.given()) return lacks("modifiers.function");
   if (problem.has_tree_mask) return lacks("tree masks");

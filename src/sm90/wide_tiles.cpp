@@ -22,12 +22,14 @@ struct WideRegisters {
   int producer, consumer, columns;
 };
 
-WideRegisters wide_registers(const ScoreRule& rule) {
-  if (rule.block_mask != 0) return {56, 136, 0};
-  if (rule.bias || rule.dropout) return {40, 152, 0};
-  if (rule.varlen || rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap)
-    return {40, 152, 128};
-  return {32, 160, 256};
+WideRegisters wide_registers(const Config& config) {
+  const ScoreRule& rule = config.rule;
+  const bool copies = config.keys == forward::KeySource::page_rows;
+  const bool crowded = rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap;
+  if (rule.block_mask != 0) return {copies ? 72 : 56, copies ? 120 : 136, 0};
+  if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
+  if (copies) return {64, 128, crowded ? 64 : 128};
+  return rule.varlen || crowded ? WideRegisters{40, 152, 128} : WideRegisters{32, 160, 256};
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ Config with_wide_tiles(const Config& call) {
 
 Config completed_wide(const Config& tiles) {
   Config config = tiles;
-  const WideRegisters registers = wide_registers(tiles.rule);
+  const WideRegisters registers = wide_registers(tiles);
   config.producer_registers = registers.producer;
   config.consumer_registers = registers.consumer;
   config.output_registers = kOutputRegisters;

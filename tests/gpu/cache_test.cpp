@@ -3,6 +3,7 @@
 // key holds NaN, and the kernels are debug variants: a wait that never ends traps, and shared memory that nobody wrote
 // is NaN, too.
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "attention/cache_copy.h"
@@ -67,6 +68,50 @@ TEST_P(GpuCache, PagesOfEveryHeadDim) {
       expect_matches(cached_case(2, 1500, head_dim, CausalMask::bottom_right), CacheKind::pages, page_size, false);
       if (HasFailure()) return;
     }
+  }
+}
+
+AttentionCase wide_case(std::int64_t queries, std::int64_t keys, std::int64_t head_dim, std::int64_t head_dim_v) {
+  AttentionCase attention = cached_case(queries, keys, head_dim, CausalMask::bottom_right);
+  attention.head_dim_v = head_dim_v;
+  return attention;
+}
+
+class GpuWideCache : public GpuCache {
+ protected:
+  void SetUp() override {
+    GpuCache::SetUp();
+    if (tested_family() == Family::sm80) GTEST_SKIP() << "the sm80 kernels have no heads of more than 256 columns";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, GpuWideCache, kFamilies, family_name);
+
+TEST_P(GpuWideCache, PagesOfEverySize) {
+  for (const std::int64_t page_size : {1, 7, 8, 16, 24, 33, 64, 100, 128, 257}) {
+    for (const std::int64_t queries : {1, 70}) {
+      const std::string plan = expect_matches(wide_case(queries, 530, 576, 512), CacheKind::pages, page_size, false);
+      if (HasFailure()) FAIL() << plan;
+      EXPECT_EQ(plan.find("by TMA") != std::string::npos, page_size % 8 == 0) << plan;
+    }
+  }
+}
+
+TEST_P(GpuWideCache, PagesOfEveryWidth) {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{512, 512}, {64, 512}, {320, 256}, {288, 264}, {576, 8}}) {
+    for (const std::int64_t page_size : {5, 32}) {
+      expect_matches(wide_case(3, 700, head_dim, head_dim_v), CacheKind::pages, page_size, false);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(GpuWideCache, PagesAndEntriesBehindPadding) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    expect_matches(wide_case(33, 400, 576, 512), CacheKind::pages, 16, true, seed);
+    expect_matches(wide_case(33, 400, 576, 512), CacheKind::entries, 0, true, seed);
+    expect_matches(wide_case(1, 900, 576, 512), CacheKind::entries, 0, false, seed);
+    if (HasFailure()) return;
   }
 }
 

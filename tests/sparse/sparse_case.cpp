@@ -90,12 +90,22 @@ SparseShape random_shape(std::uint64_t seed) {
   return shape;
 }
 
-SparseShape random_gpu_shape(std::uint64_t seed) {
+SparseShape random_gpu_shape(std::uint64_t seed, bool wide) {
   SparseShape shape = random_shape(seed);
   Random random(seed + 1'000'000);
   shape.contiguous = true;
   shape.head_dim = random.one_of<std::int64_t>({8, 40, 64, 128});
   shape.head_dim_v = random.chance(0.6) ? shape.head_dim : random.one_of<std::int64_t>({24, 64, 128});
+  if (wide) {
+    shape.head_dim = random.one_of<std::int64_t>({576, 576, 512, 320});
+    shape.head_dim_v = random.chance(0.8) ? std::min<std::int64_t>(shape.head_dim, 512) : 256;
+    shape.dtype = random.one_of({DType::bfloat16, DType::float16});
+    for (SourceShape& s : shape.sources) {
+      s.v_apart = random.chance(0.3);
+      s.topk = random.one_of<std::int64_t>({s.topk, 70, 300});
+      s.max_keys += s.topk;
+    }
+  }
   for (SourceShape& s : shape.sources) {
     s.k_format = s.v_format = {};
     s.dtype = shape.dtype;

@@ -51,8 +51,8 @@ struct SparseShape {
 /// A shape that a seed chooses.
 SparseShape random_shape(std::uint64_t seed);
 
-/// Likewise one that the gpu engine takes: of one dtype, without row formats.
-SparseShape random_gpu_shape(std::uint64_t seed);
+/// Likewise one that the gpu engine takes: of one dtype, without row formats. `wide`: of more than 256 columns.
+SparseShape random_gpu_shape(std::uint64_t seed, bool wide = false);
 
 std::string describe(const SparseShape& shape);
 

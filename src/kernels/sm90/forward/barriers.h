@@ -14,7 +14,8 @@
 //   raw_full[s]               1: loader                       K or V  converters  stage s holds a block as it is stored
 //   raw_empty[s]              3: one lane of each converter           loader      stage s was read
 // Wide loops: k_full[s] and k_empty[s] guard 64 columns of a block of keys, or of Q on its way to registers,
-// v_full[s] and v_empty[s] what one warpgroup multiplies of a block of V, and
+// v_full[s] and v_empty[s] what one warpgroup multiplies of a block of V (whose panels, copied by threads, each arrive
+// by themselves), and
 //   p_full[s]                 4: one lane of each consumer warp           O's warps   stage s holds P, and its message
 //   p_empty[s]                4 x output warpgroups                       consumer    P V is done, the message was read
 // In debug variants every lane of a warp that arrives does: kWarpArrivals.
@@ -103,6 +104,9 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
   }
 };
 
+/// Wide loops: panels that copies fill come one by one.
+constexpr int value_writers(const Config& c) { return c.keys == KeySource::page_rows ? panels(output_columns(c)) : 1; }
+
 template <Config C>
   requires(is_wide(C))
 struct Barriers<C> {
@@ -121,7 +125,7 @@ struct Barriers<C> {
       }
     };
     init_all(k_full, k_empty, 1, kWarpgroup);
-    init_all(v_full, v_empty, 1, kWarpgroup);
+    init_all(v_full, v_empty, value_writers(C), kWarpgroup);
     init_all(p_full, p_empty, kWarpgroup, C.output_warpgroups * kWarpgroup);
     init_all(q_full[0], q_empty[0], 1, kWarpgroup);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);

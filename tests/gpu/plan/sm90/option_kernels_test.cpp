@@ -142,6 +142,26 @@ const std::vector<Option> kForwardOptions{
        p.has_tree_mask = true;
      }},
     {"wide", [](AttentionProblem& p) { p.head_dim = p.head_dim_v = 512; }},
+    {"wide_split",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 64);
+       p.head_dim = 576;
+       p.head_dim_v = 512;
+     }},
+    {"wide_pages",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 64);
+       p.head_dim = 576;
+       p.head_dim_v = 512;
+       p.page_size = 64;
+     }},
+    {"wide_rows_of_pages",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 64);
+       p.head_dim = 576;
+       p.head_dim_v = 512;
+       p.page_size = 1;
+     }},
     {"wide_packed_softcap",
      [](AttentionProblem& p) {
        p.head_dim = 576;

@@ -31,9 +31,9 @@ class PageBoxes {
     page_ = place.entry;
   }
 
-  /// `panels` panels of `columns` columns each, once the stage is free.
-  __device__ __forceinline__ void load(const CacheParams& cache, const TensorMap& map, int panels, int columns,
-                                       unsigned char* stage, uint64_t& full) const {
+  /// `panels` panels of `columns` columns each, from column `first` on, once the stage is free.
+  __device__ __forceinline__ void load(const CacheParams& cache, const TensorMap& map, int first, int panels,
+                                       int columns, unsigned char* stage, uint64_t& full) const {
     constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
     const int row_in_block = numbers_.row_in_block(0, cache.box_rows);
     unsigned char* const destination = stage + row_in_block * kPanelRowBytes;
@@ -54,7 +54,7 @@ class PageBoxes {
     if (is_found) {
       for (int panel = 0; panel < panels; ++panel) {
         const BoxStart box{
-            .column = panel * columns, .row = row_, .offset = offset_, .head = numbers_.head(), .batch = page_};
+            .column = first + panel * columns, .row = row_, .offset = offset_, .head = numbers_.head(), .batch = page_};
         load_panel<false>(map, box, destination + panel * kPanelBytes, full);
       }
     }
@@ -84,7 +84,7 @@ class KeyFeeder<C, values> {
     }
     boxes.find(params_.cache);
     wait<C>(empty_[at_.stage], at_.parity);
-    boxes.load(params_.cache, map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
+    boxes.load(params_.cache, map_, 0, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
     at_.advance();
     return true;
   }

@@ -10,6 +10,7 @@
 #include "kernels/sm90/forward/produce/query.h"
 #include "kernels/sm90/forward/produce/stored.h"
 #include "kernels/sm90/forward/produce/wide.h"
+#include "kernels/sm90/forward/produce/wide_rows.h"
 
 namespace strobe::sm90::forward {
 
@@ -35,6 +36,16 @@ __device__ __forceinline__ BiasFeeder<C> bias_feeder(const Context<C>& context) 
   return {context.bias, context.params, context.schedule, context.smem, context.barriers};
 }
 
+/// Wide loops: Q's columns that stay in shared memory.
+template <Config C>
+__device__ __forceinline__ void feed_shared_queries(const Context<C>& context) {
+  if constexpr (C.register_columns < C.head_dim) {
+    auto queries = query_feeder(context);
+    while (queries.feed()) {
+    }
+  }
+}
+
 /// The first producer warpgroup has a warp for each of Q, K, V and the bias. Where K and V are converted, its first
 /// warp loads and all others convert.
 template <Config C>
@@ -52,14 +63,14 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
   if constexpr (converts(C)) {
     StoredLoader<C>(context).run();
   } else if constexpr (is_wide(C)) {
-    if (warp == 1) {
+    if (warp == 0) {
+      feed_shared_queries(context);
+    } else if constexpr (C.keys == KeySource::page_rows) {
+      WideRowsFeeder<C>(context, warp - 1).run();
+    } else if (warp == 1) {
       feed_wide_keys(context);
     } else if (warp == 2) {
       feed_wide_values(context);
-    } else if (warp == 0 && C.register_columns < C.head_dim) {
-      auto queries = query_feeder(context);
-      while (queries.feed()) {
-      }
     }
   } else if (warp == 0) {
     auto queries = query_feeder(context);

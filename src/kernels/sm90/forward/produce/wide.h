@@ -5,12 +5,62 @@
 
 #include "kernels/sm90/forward/context.h"
 #include "kernels/sm90/forward/produce/key_cursor.h"
+#include "kernels/sm90/forward/produce/page_boxes.h"
 #include "kernels/sm90/forward/produce/stage.h"
 #include "kernels/sm90/forward/tile/rows.h"
 
 namespace strobe::sm90::forward {
 
-/// A ring of pieces of K or V, filled by one thread, or under a block mask by a warp.
+/// Panels of a block of keys that lies in a tensor, or in an entry of a cache.
+template <Config C>
+class TensorBlock {
+ public:
+  __device__ __forceinline__ TensorBlock(const Params& params, const KeyCursor<C>& cursor)
+      : rows_(key_start<C>(params, cursor.work())), first_(cursor.block() * C.block_n), head_(cursor.head()) {}
+
+  __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, int first, int panels, int columns,
+                                       unsigned char* stage, uint64_t& full) const {
+    constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
+    if (!this_thread_feeds<C>()) {
+      return;
+    }
+    if (C.entries && rows_.batch == kNoEntry) {
+      store_zeros(stage, panels * kPanelBytes);
+      arrive_once(full);
+      return;
+    }
+    expect(full, panels * kPanelBytes);
+    for (int panel = 0; panel < panels; ++panel) {
+      load_panel<false>(map, rows_.box(first + panel * columns, first_, head_), stage + panel * kPanelBytes, full);
+    }
+  }
+
+ private:
+  const SequenceStart rows_;
+  const int first_, head_;
+};
+
+/// And of one that lies in pages of whole boxes.
+template <Config C>
+class PagedBlock : public PageBoxes<C> {
+ public:
+  __device__ __forceinline__ PagedBlock(const Params& params, const KeyCursor<C>& cursor)
+      : PageBoxes<C>(params, cursor) {
+    this->find(params.cache);
+  }
+};
+
+template <Config C>
+struct WideBlockOf {
+  using Type = TensorBlock<C>;
+};
+template <Config C>
+  requires(C.keys == KeySource::page_boxes)
+struct WideBlockOf<C> {
+  using Type = PagedBlock<C>;
+};
+
+/// A ring of pieces of K or V, filled by one thread, or where kWarpFeeds by a warp.
 template <Config C, int stages, int stage_bytes>
 class PieceFeeder {
  public:
@@ -22,12 +72,8 @@ class PieceFeeder {
   /// The next piece, once its stage is free: load(destination, full) loads all of it.
   template <typename Load>
   __device__ __forceinline__ void feed(const Load& load) {
-    uint64_t& full = full_[at_.stage];
     wait<C>(empty_[at_.stage], at_.parity);
-    if (this_thread_feeds<C>()) {
-      expect(full, stage_bytes);
-      load(ring_ + at_.stage * stage_bytes, full);
-    }
+    load(ring_ + at_.stage * stage_bytes, full_[at_.stage]);
     at_.advance();
   }
 
@@ -38,30 +84,39 @@ class PieceFeeder {
   RingPosition<stages> at_{0, 1};
 };
 
+/// 64 columns of a tile's rows of Q, to a stage of the ring of K.
+template <Config C>
+__device__ __forceinline__ void load_query_panel(const Context<C>& context, const TileWork& work, int column,
+                                                 unsigned char* destination, uint64_t& full) {
+  static_assert(smem_plan(C).k_bytes == tile_bytes(kRowsPerWarpgroup, kPanelColumns));
+  if (this_thread_feeds<C>()) {
+    const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
+    expect(full, smem_plan(C).k_bytes);
+    load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head), destination,
+                                     full);
+  }
+}
+
 /// K, block by block from right to left over each tile, and Q's first columns before.
 template <Config C>
 __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
-  static_assert(smem_plan(C).k_bytes == tile_bytes(kRowsPerWarpgroup, kPanelColumns));
   PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> ring(context.smem + smem_plan(C).k, context.barriers.k_full,
                                                           context.barriers.k_empty);
   KeyCursor<C> cursor(context.params, context.schedule);
   int tiles = 0;
   while (cursor.next()) {
-    const TileWork& work = cursor.work();
+    const typename WideBlockOf<C>::Type block(context.params, cursor);
     if (cursor.tiles() != tiles) {
       tiles = cursor.tiles();
-      const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
       for (int column = 0; column < C.register_columns; column += kPanelColumns) {
         ring.feed([&](unsigned char* destination, uint64_t& full) {
-          load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head),
-                                           destination, full);
+          load_query_panel(context, cursor.work(), column, destination, full);
         });
       }
     }
-    const SequenceStart rows = key_start<C>(context.params, work);
     for (int column = 0; column < C.head_dim; column += kPanelColumns) {
       ring.feed([&](unsigned char* destination, uint64_t& full) {
-        load_panel<false>(context.k, rows.box(column, cursor.block() * C.block_n, cursor.head()), destination, full);
+        block.load(context.params.cache, context.k, column, 1, kPanelColumns, destination, full);
       });
     }
   }
@@ -70,18 +125,14 @@ __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
 /// V, block by block, of each the columns of one output warpgroup after another.
 template <Config C>
 __device__ __forceinline__ void feed_wide_values(const Context<C>& context) {
-  constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
   PieceFeeder<C, C.stages, smem_plan(C).v_bytes> ring(context.smem + smem_plan(C).v, context.barriers.v_full,
                                                       context.barriers.v_empty);
   KeyCursor<C> cursor(context.params, context.schedule);
   while (cursor.next()) {
-    const SequenceStart rows = key_start<C>(context.params, cursor.work());
+    const typename WideBlockOf<C>::Type block(context.params, cursor);
     for (int first = 0; first < C.head_dim_v; first += output_columns(C)) {
       ring.feed([&](unsigned char* destination, uint64_t& full) {
-        for (int column = 0; column < output_columns(C); column += kPanelColumns) {
-          load_panel<false>(context.v, rows.box(first + column, cursor.block() * C.block_n, cursor.head()),
-                            destination + column / kPanelColumns * kPanelBytes, full);
-        }
+        block.load(context.params.cache, context.v, first, panels(output_columns(C)), kPanelColumns, destination, full);
       });
     }
   }
