@@ -62,6 +62,7 @@ struct BlockMessage {
   float factor[kRowsPerWarpgroup];        // of the last block: the row's sum's inverse; negative: O is 0
   unsigned flags[kWarpsPerWarpgroup];     // of a warp's rows: kGrew and so on
   int row, offset, batch, m_begin, head;  // of the last block: where the tile's rows lie in the map of O
+  int slot, rows;  // likewise: of a part of a tile, and its rows that exist; slot < 0: a whole tile
 };
 
 struct SmemPlan {

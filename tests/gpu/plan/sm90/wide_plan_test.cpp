@@ -59,6 +59,26 @@ TEST(Sm90WidePlan, FitsRegistersAndSharedMemory) {
   EXPECT_FALSE(is_wide(config_of(problem_of(4096, 256, 256))));
 }
 
+/// As many tiles of one length as multiprocessors take in few rounds are not split: their parts are large.
+TEST(Sm90WidePlan, SplitsKeysOfFewQueries) {
+  const auto schedule_of = [](std::int64_t batch, std::int64_t keys, bool paged) {
+    AttentionProblem problem = problem_of(keys, 576, 512);
+    problem.batch = problem.total_q = batch;
+    problem.seqlen_q = 1;
+    problem.total_k = batch * keys;
+    problem.heads_q = 128;
+    problem.heads_kv = 1;
+    if (paged) set_pages(problem, 64);
+    const ForwardPlan plan = plan_of(problem);
+    EXPECT_EQ(plan.split.total_bytes > 0, plan.config.schedule == Schedule::split);
+    return plan.config.schedule;
+  };
+  EXPECT_EQ(schedule_of(2, 65536, false), Schedule::split);
+  EXPECT_EQ(schedule_of(2, 65536, true), Schedule::split);
+  EXPECT_EQ(schedule_of(128, 4096, false), Schedule::rounds);
+  EXPECT_EQ(schedule_of(2, 512, false), Schedule::rounds);
+}
+
 TEST(Sm90WidePlan, IsExplained) {
   const AttentionProblem problem = problem_of(4096, 576, 512);
   const std::string text = explain(problem, plan_of(problem));

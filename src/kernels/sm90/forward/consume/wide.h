@@ -84,7 +84,7 @@ class WideScores : private ScoreSteps<C> {
       BlockWalk<C> walk(params_, work);
       const int n_end = walk.own_end(next.n_end, warpgroup());
       if (n_end <= next.n_begin) {
-        store_nothing_visible<C>(params_, work, warpgroup());
+        store_without_keys<C>(params_, *this, work, warpgroup());
       } else {
         tile(walk, work, next.n_begin, n_end - 1);
       }
@@ -92,6 +92,9 @@ class WideScores : private ScoreSteps<C> {
     }
     finish();
   }
+
+  /// Split schedules: where parts go.
+  __device__ __forceinline__ const SplitParams& split() const { return schedule_.params; }
 
  private:
   using typename ScoreSteps<C>::Rules;
@@ -238,8 +241,15 @@ class WideScores : private ScoreSteps<C> {
       const bool sees = exists && softmax.sum[r] != 0.0F;
       float factor = 1.0F;
       if constexpr (C.rule.sink) {
+        const bool joins = exists && joins_sink<C>(work.tile.part);
         factor =
-            softmax.join(r, exists ? score::sink_log2<C.rule>(params_.score, head_of<C>(work, row)) : kMinusInfinity);
+            softmax.join(r, joins ? score::sink_log2<C.rule>(params_.score, head_of<C>(work, row)) : kMinusInfinity);
+      }
+      if (kSplits<C> && work.tile.part.slot >= 0) {
+        if (threadIdx.x % 4 == 0) {
+          put_part_row(message, work, r, {softmax.max_log2[r], softmax.sum[r]}, sees ? factor : -1.0F);
+        }
+        continue;
       }
       factor *= ptx::rcp_approx(softmax.sum[r]);
       if constexpr (C.rule.dropout) {
@@ -262,8 +272,27 @@ class WideScores : private ScoreSteps<C> {
       message.batch = rows.batch;
       message.m_begin = work.m_begin;
       message.head = work.tile.head;
+      if constexpr (kSplits<C>) {
+        message.slot = work.tile.part.slot;
+        message.rows = work.q.used * C.packed_heads - work.m_begin;
+      }
+    }
+    if constexpr (kSplits<C>) {
+      store_sharers<C>(params_, split(), work, warpgroup());
     }
     __syncwarp();
+  }
+
+  /// Of a part of a tile sums stay undivided: of row r of this thread, what `combine` wants to know.
+  __device__ __forceinline__ void put_part_row(BlockMessage& message, const TileWork& work, int r,
+                                               const PartStatistics& statistics, float factor) const {
+    if constexpr (kSplits<C>) {
+      const int row = warpgroup_row(r);
+      message.factor[row] = factor;
+      if (work.m_begin + row < work.q.used * C.packed_heads) {
+        *part_row<C>(split(), work, row).statistics = statistics;
+      }
+    }
   }
 
   /// After the last tile: rows that are in none, and those whose output is not finite.
@@ -274,7 +303,7 @@ class WideScores : private ScoreSteps<C> {
     }
     __syncwarp();
     hand_on();
-    if constexpr (C.schedule == Schedule::sorted) {
+    if constexpr (C.schedule == Schedule::sorted || (kSplits<C> && C.rule.varlen)) {
       clear_unused_rows<C>(params_, warpgroup());
     }
     if constexpr (is_masked(C.rule)) {

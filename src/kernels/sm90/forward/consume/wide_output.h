@@ -104,6 +104,12 @@ class WideOutput {
   __device__ __forceinline__ void store(const Output& o, const BlockMessage& message) {
     const float factor[kRowsPerThread] = {message.factor[warpgroup_row(0)], message.factor[warpgroup_row(1)]};
     const bool sees[kRowsPerThread] = {!(factor[0] < 0.0F), !(factor[1] < 0.0F)};
+    if constexpr (kSplits<C>) {
+      if (message.slot >= 0) {
+        store_part(o, message, factor, sees);
+        return;
+      }
+    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       finite_ &= pipe_.store_boxes(o[part], factor, sees, [&](int column) {
@@ -111,6 +117,32 @@ class WideOutput {
         return query_box<C>(rows, warpgroup_ * output_columns(C) + part * kPartColumns + column,
                             message.m_begin + warp_of_warpgroup() * kRowsPerWarp, message.head);
       });
+    }
+  }
+
+  /// A part of a tile, for `combine`. What no key was seen of is not looked at.
+  __device__ __forceinline__ void store_part(const Output& o, const BlockMessage& message,
+                                             const float (&factor)[kRowsPerThread],
+                                             const bool (&sees)[kRowsPerThread]) {
+    const SplitParams& split = pipe_.split();
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      if (!sees[r] || warpgroup_row(r) >= message.rows) {
+        continue;
+      }
+      float* const row = strobe::part_row<C.head_dim_v>(split, message.slot, warpgroup_row(r)).sums +
+                         warpgroup_ * output_columns(C) + fragment_column();
+      float zero = 0.0F;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int j = 0; j < kPartColumns / 8; ++j) {
+          const float2 pair = {o[part][4 * j + 2 * r] * factor[r], o[part][4 * j + 2 * r + 1] * factor[r]};
+          *reinterpret_cast<float2*>(row + part * kPartColumns + 8 * j) = pair;
+          zero = __fmaf_rn(pair.x, 0.0F, __fmaf_rn(pair.y, 0.0F, zero));
+        }
+      }
+      finite_ &= zero == 0.0F;
     }
   }
 

@@ -34,14 +34,14 @@ __device__ __forceinline__ void store_nothing_visible(const Params& params, cons
   }
 }
 
-/// A tile, or this CTA's part of one, of which a warpgroup's rows see no key.
-template <Config C>
-__device__ __forceinline__ void store_without_keys(const Params& params, const OutputPipe<C>& pipe,
-                                                   const TileWork& work, int warpgroup) {
+/// A tile, or this CTA's part of one, of which a warpgroup's rows see no key. `parts.split()`: where parts go.
+template <Config C, typename Parts>
+__device__ __forceinline__ void store_without_keys(const Params& params, const Parts& parts, const TileWork& work,
+                                                   int warpgroup) {
   if constexpr (kSplits<C>) {
-    store_sharers<C>(params, pipe.split(), work, warpgroup);
+    store_sharers<C>(params, parts.split(), work, warpgroup);
     if (work.tile.part.slot >= 0) {
-      store_empty_part<C>(pipe.split(), work, warpgroup);
+      store_empty_part<C>(parts.split(), work, warpgroup);
       return;
     }
   }
