@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
 from strobe_api import Forward
 from timing import captured, launches_for, median_milliseconds
 
-
 LATENT = (  # sequences, queries and keys of each, heads
     (128, 1, 4096, 128),
     (64, 2, 4096, 128),

@@ -78,4 +78,17 @@ __device__ __forceinline__ QueryFeeder<C> query_feeder(const Context<C>& context
   return {context.q, context.params, context.schedule, context.smem, context.barriers};
 }
 
+/// Wide loops: 64 columns of a tile's rows of Q, to a stage of the ring of K.
+template <Config C>
+__device__ __forceinline__ void load_query_panel(const Context<C>& context, const TileWork& work, int column,
+                                                 unsigned char* destination, uint64_t& full) {
+  static_assert(smem_plan(C).k_bytes == tile_bytes(kRowsPerWarpgroup, kPanelColumns));
+  if (this_thread_feeds<C>()) {
+    const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
+    expect(full, smem_plan(C).k_bytes);
+    load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head), destination,
+                                     full);
+  }
+}
+
 }  // namespace strobe::sm90::forward

@@ -6,6 +6,7 @@
 #include "kernels/sm90/forward/context.h"
 #include "kernels/sm90/forward/produce/key_cursor.h"
 #include "kernels/sm90/forward/produce/page_boxes.h"
+#include "kernels/sm90/forward/produce/query.h"
 #include "kernels/sm90/forward/produce/stage.h"
 #include "kernels/sm90/forward/tile/rows.h"
 
@@ -83,19 +84,6 @@ class PieceFeeder {
   StageBarriers empty_;
   RingPosition<stages> at_{0, 1};
 };
-
-/// 64 columns of a tile's rows of Q, to a stage of the ring of K.
-template <Config C>
-__device__ __forceinline__ void load_query_panel(const Context<C>& context, const TileWork& work, int column,
-                                                 unsigned char* destination, uint64_t& full) {
-  static_assert(smem_plan(C).k_bytes == tile_bytes(kRowsPerWarpgroup, kPanelColumns));
-  if (this_thread_feeds<C>()) {
-    const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
-    expect(full, smem_plan(C).k_bytes);
-    load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head), destination,
-                                     full);
-  }
-}
 
 /// K, block by block from right to left over each tile, and Q's first columns before.
 template <Config C>

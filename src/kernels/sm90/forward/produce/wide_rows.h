@@ -5,7 +5,7 @@
 
 #include "kernels/ptx/async_copy.h"
 #include "kernels/sm90/forward/produce/pages.h"
-#include "kernels/sm90/forward/produce/wide.h"
+#include "kernels/sm90/forward/produce/query.h"
 
 namespace strobe::sm90::forward {
 
