@@ -26,10 +26,12 @@ WideRegisters wide_registers(const Config& config) {
   const ScoreRule& rule = config.rule;
   const bool copies = config.keys == forward::KeySource::page_rows;
   const bool crowded = rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap;
-  if (rule.block_mask != 0) return {copies ? 72 : 56, copies ? 120 : 136, 0};
+  if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
   if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
   if (copies) return {64, 128, crowded ? 64 : 128};
-  return rule.varlen || crowded ? WideRegisters{40, 152, 128} : WideRegisters{32, 160, 256};
+  if (crowded) return {40, 152, 128};
+  if (config.schedule == Schedule::split) return {40, 152, 192};
+  return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
 }
 
 }  // namespace

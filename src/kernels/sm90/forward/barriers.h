@@ -14,8 +14,8 @@
 //   raw_full[s]               1: loader                       K or V  converters  stage s holds a block as it is stored
 //   raw_empty[s]              3: one lane of each converter           loader      stage s was read
 // Wide loops: k_full[s] and k_empty[s] guard 64 columns of a block of keys, or of Q on its way to registers,
-// v_full[s] and v_empty[s] what one warpgroup multiplies of a block of V (whose panels, copied by threads, each arrive
-// by themselves), and
+// v_full[s] and v_empty[s] what one warpgroup multiplies of a block of V (at k_full and
+// v_full three warps that copy arrive for each panel), and
 //   p_full[s]                 4: one lane of each consumer warp           O's warps   stage s holds P, and its message
 //   p_empty[s]                4 x output warpgroups                       consumer    P V is done, the message was read
 // In debug variants every lane of a warp that arrives does: kWarpArrivals.
@@ -104,8 +104,12 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
   }
 };
 
-/// Wide loops: panels that copies fill come one by one.
-constexpr int value_writers(const Config& c) { return c.keys == KeySource::page_rows ? panels(output_columns(c)) : 1; }
+/// Wide loops: warps that take turns at panels which they copy. Each arrives for every panel.
+inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
+constexpr int panel_writers(const Config& c) { return c.keys == KeySource::page_rows ? kRowWarps : 1; }
+constexpr int value_writers(const Config& c) {
+  return c.keys == KeySource::page_rows ? kRowWarps * panels(output_columns(c)) : 1;
+}
 
 template <Config C>
   requires(is_wide(C))
@@ -124,7 +128,7 @@ struct Barriers<C> {
         cuda::ptx::mbarrier_init(&empty[s], readers);
       }
     };
-    init_all(k_full, k_empty, 1, kWarpgroup);
+    init_all(k_full, k_empty, panel_writers(C), kWarpgroup);
     init_all(v_full, v_empty, value_writers(C), kWarpgroup);
     init_all(p_full, p_empty, kWarpgroup, C.output_warpgroups * kWarpgroup);
     init_all(q_full[0], q_empty[0], 1, kWarpgroup);

@@ -36,6 +36,10 @@ constexpr WideChange kWideOptions[] = {
     [](AttentionProblem& p) { p.packed_q = p.packed_k = true; },
     [](AttentionProblem& p) { set_pages(p, 64); },
     [](AttentionProblem& p) { set_pages(p, 1); },
+    [](AttentionProblem& p) {
+      set_pages(p, 1);
+      p.modifiers.block_size = 64;
+    },
 };
 
 TEST(Sm90WidePlan, FitsRegistersAndSharedMemory) {
@@ -52,6 +56,7 @@ TEST(Sm90WidePlan, FitsRegistersAndSharedMemory) {
                             config.consumer_warpgroups * config.consumer_registers +
                             config.output_warpgroups * config.output_registers;
       EXPECT_LE(registers * kWarpgroupSize, 65536);
+      EXPECT_GE(config.consumer_registers * threads_per_block(config), 65536);  // what each has at launch, or more
       EXPECT_GE(config.head_dim, head_dim);
       EXPECT_GE(config.head_dim_v, head_dim_v);
     }

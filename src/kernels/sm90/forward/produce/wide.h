@@ -16,8 +16,11 @@ namespace strobe::sm90::forward {
 template <Config C>
 class TensorBlock {
  public:
+  TensorBlock() = default;
   __device__ __forceinline__ TensorBlock(const Params& params, const KeyCursor<C>& cursor)
       : rows_(key_start<C>(params, cursor.work())), first_(cursor.block() * C.block_n), head_(cursor.head()) {}
+
+  __device__ __forceinline__ void find(const CacheParams&) const {}
 
   __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, int first, int panels, int columns,
                                        unsigned char* stage, uint64_t& full) const {
@@ -37,18 +40,8 @@ class TensorBlock {
   }
 
  private:
-  const SequenceStart rows_;
-  const int first_, head_;
-};
-
-/// And of one that lies in pages of whole boxes.
-template <Config C>
-class PagedBlock : public PageBoxes<C> {
- public:
-  __device__ __forceinline__ PagedBlock(const Params& params, const KeyCursor<C>& cursor)
-      : PageBoxes<C>(params, cursor) {
-    this->find(params.cache);
-  }
+  SequenceStart rows_;
+  int first_, head_;
 };
 
 template <Config C>
@@ -58,7 +51,42 @@ struct WideBlockOf {
 template <Config C>
   requires(C.keys == KeySource::page_boxes)
 struct WideBlockOf<C> {
-  using Type = PagedBlock<C>;
+  using Type = PageBoxes<C>;
+};
+
+/// One block after another, of which the next one's pages are read while this one's rows are loaded.
+template <Config C>
+class WideBlocks {
+ public:
+  using Block = typename WideBlockOf<C>::Type;
+
+  __device__ __forceinline__ explicit WideBlocks(const Context<C>& context)
+      : params_(context.params), cursor_(context.params, context.schedule) {
+    look_ahead();
+  }
+
+  /// Whether there is another block; cursor() is at it until take().
+  __device__ __forceinline__ bool has_next() const { return has_next_; }
+  __device__ __forceinline__ const KeyCursor<C>& cursor() const { return cursor_; }
+  __device__ __forceinline__ Block take() {
+    Block block = next_;
+    look_ahead();
+    block.find(params_.cache);
+    return block;
+  }
+
+ private:
+  __device__ __forceinline__ void look_ahead() {
+    has_next_ = cursor_.next();
+    if (has_next_) {
+      next_ = Block(params_, cursor_);
+    }
+  }
+
+  const Params& params_;
+  KeyCursor<C> cursor_;
+  Block next_;
+  bool has_next_;
 };
 
 /// A ring of pieces of K or V, filled by one thread, or where kWarpFeeds by a warp.
@@ -90,18 +118,18 @@ template <Config C>
 __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
   PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> ring(context.smem + smem_plan(C).k, context.barriers.k_full,
                                                           context.barriers.k_empty);
-  KeyCursor<C> cursor(context.params, context.schedule);
+  WideBlocks<C> blocks(context);
   int tiles = 0;
-  while (cursor.next()) {
-    const typename WideBlockOf<C>::Type block(context.params, cursor);
-    if (cursor.tiles() != tiles) {
-      tiles = cursor.tiles();
+  while (blocks.has_next()) {
+    if (blocks.cursor().tiles() != tiles) {
+      tiles = blocks.cursor().tiles();
       for (int column = 0; column < C.register_columns; column += kPanelColumns) {
         ring.feed([&](unsigned char* destination, uint64_t& full) {
-          load_query_panel(context, cursor.work(), column, destination, full);
+          load_query_panel(context, blocks.cursor().work(), column, destination, full);
         });
       }
     }
+    const auto block = blocks.take();
     for (int column = 0; column < C.head_dim; column += kPanelColumns) {
       ring.feed([&](unsigned char* destination, uint64_t& full) {
         block.load(context.params.cache, context.k, column, 1, kPanelColumns, destination, full);
@@ -115,9 +143,9 @@ template <Config C>
 __device__ __forceinline__ void feed_wide_values(const Context<C>& context) {
   PieceFeeder<C, C.stages, smem_plan(C).v_bytes> ring(context.smem + smem_plan(C).v, context.barriers.v_full,
                                                       context.barriers.v_empty);
-  KeyCursor<C> cursor(context.params, context.schedule);
-  while (cursor.next()) {
-    const typename WideBlockOf<C>::Type block(context.params, cursor);
+  WideBlocks<C> blocks(context);
+  while (blocks.has_next()) {
+    const auto block = blocks.take();
     for (int first = 0; first < C.head_dim_v; first += output_columns(C)) {
       ring.feed([&](unsigned char* destination, uint64_t& full) {
         block.load(context.params.cache, context.v, first, panels(output_columns(C)), kPanelColumns, destination, full);

@@ -53,9 +53,9 @@ class BlockRows {
   CachePlace places_[kEach];
 };
 
-inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
-
-/// One of kRowWarps warps: each walks over all blocks and brings every so many-th panel of Q, K and V. WGMMAs read
+/// One of kRowWarps warps: each walks over all blocks and brings every so many-th panel of Q, K and V. At the barriers
+/// of the others' panels it arrives at once: a phase waits for all of them, so that none is overtaken by one whose
+/// parity is the same. WGMMAs read
 /// what threads copied once those have seen it arrive and fenced: that is done for a panel after the next one was
 /// issued, or before the warp has to wait for a stage.
 template <Config C>
@@ -96,10 +96,12 @@ class WideRowsFeeder {
   __device__ __forceinline__ void feed_queries(const TileWork& work) {
 #pragma unroll 1
     for (int column = 0; column < C.register_columns; column += kPanelColumns) {
+      uint64_t& full = context_.barriers.k_full[k_at_.stage];
+      wait_for(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
       if (is_own_turn()) {
-        wait_for(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
-        load_query_panel(context_, work, column, context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes,
-                         context_.barriers.k_full[k_at_.stage]);
+        load_query_panel(context_, work, column, context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes, full);
+      } else {
+        arrive_once(full);
       }
       k_at_.advance();
     }
@@ -108,11 +110,14 @@ class WideRowsFeeder {
   __device__ __forceinline__ void feed_keys(const BlockRows<C>& rows) {
 #pragma unroll 1
     for (int column = 0; column < C.head_dim; column += kPanelColumns) {
+      uint64_t& full = context_.barriers.k_full[k_at_.stage];
+      wait_for(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
       if (is_own_turn()) {
-        wait_for(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
         rows.copy(context_.params.k, column, context_.params.head_dim,
                   context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes);
-        issued(context_.barriers.k_full[k_at_.stage]);
+        issued(full);
+      } else {
+        arrive_once(full);
       }
       k_at_.advance();
     }
@@ -123,13 +128,16 @@ class WideRowsFeeder {
 #pragma unroll 1
     for (int column = 0; column < C.head_dim_v; column += kPanelColumns) {
       const int in_stage = column % output_columns(C);
-      if (in_stage == 0) {  // each warp, lest one of them be more than a phase ahead of the barrier
+      uint64_t& full = context_.barriers.v_full[v_at_.stage];
+      if (in_stage == 0) {
         wait_for(context_.barriers.v_empty[v_at_.stage], v_at_.parity);
       }
       if (is_own_turn()) {
         rows.copy(context_.params.v, column, context_.params.head_dim_v,
                   context_.smem + kPlan.v + v_at_.stage * kPlan.v_bytes + in_stage / kPanelColumns * kPanelBytes);
-        issued(context_.barriers.v_full[v_at_.stage]);
+        issued(full);
+      } else {
+        arrive_once(full);
       }
       if (in_stage + kPanelColumns == output_columns(C)) {
         v_at_.advance();
@@ -144,9 +152,9 @@ class WideRowsFeeder {
     return is_own;
   }
 
-  /// Consumers may have to see what was issued before a stage becomes free.
+  /// Consumers may have to see what was issued before a stage becomes free: nothing is waited for until they do.
   __device__ __forceinline__ void wait_for(uint64_t& empty, uint32_t parity) {
-    if (!__all_sync(kFullWarp, cuda::ptx::mbarrier_try_wait_parity(&empty, parity))) {
+    if (!__all_sync(kFullWarp, cuda::ptx::mbarrier_test_wait_parity(&empty, parity))) {
       publish<0>();
       wait<C>(empty, parity);
     }
