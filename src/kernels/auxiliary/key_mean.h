@@ -88,7 +88,10 @@ struct ColumnSums {
       float x[kMeanColumns];
       unsigned nan = 0;
 #pragma unroll
-      for (int j = 0; j < kVectors; ++j) widen<C.source>(bits[i][j], x + j * kVector<C.source>, nan);
+      for (int j = 0; j < kVectors; ++j) {
+        widen<C.source>(bits[i][j], x + j * kVector<C.source>);
+        find_not_finite<C.source>(bits[i][j], nan);
+      }
       const unsigned bad = __ballot_sync(0xffffffffU, !is_zero<C.source>(nan));
       if (first + i * kMeanPhases < rows && (bad & row_lanes) == 0) {
         ++count;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/auxiliary/hadamard.h"
+#include "kernels/auxiliary/quantize_shift.h"
 #include "kernels/auxiliary/quantize_tile.h"
 #include "kernels/auxiliary/quantize_unused.h"
 
@@ -12,46 +13,49 @@ namespace strobe::auxiliary {
 
 constexpr unsigned kNaNBits = 0x7fc00000U;  // larger than the bits of every other magnitude
 
-/// Where a column's numbers of so many bytes lie: slices 16 bytes further apart than they are long, since the threads
-/// of a row read the same place of each at once.
-template <QuantizeConfig C, int bytes>
-constexpr int spread(int column) {
-  const bool shares_rows = row_slices(C.head_dim > C.head_dim_v ? C.head_dim : C.head_dim_v) > 1;
-  return column + (shares_rows ? column / kSliceColumns * (16 / bytes) : 0);
-}
-
 /// What the threads of a block share besides tiles.
 template <QuantizeConfig C>
 struct QuantizeShared {
-  // Of the rotation, where the sources' elements have theirs; spread() as the means are.
-  uint4 sign_bits[spread<C, bytes_of(C.source)>(kMostColumns) / kVector<C.source>];
-  double mean[spread<C, 8>(C.head_dim)];       // for q_shift
-  float minus_mean[spread<C, 4>(C.head_dim)];  // with the rotation's signs
+  // Of the rotations of Q and K and of V, where the sources' elements have theirs; none where they are not rotated.
+  // spread() as the means are.
+  uint4 sign_bits[2][spread<C, bytes_of(C.source)>(kMostColumns) / kVector<C.source>];
+  alignas(16) double mean[spread<C, 8>(C.head_dim)];       // for q_shift, times kMeanFactor
+  alignas(16) float minus_mean[spread<C, 4>(C.head_dim)];  // with the rotation's signs
   unsigned warp_largest[quantize_threads(C) / 32];
   bool key_finite[tile_rows(C)];  // of the tile of K, for that of V
 };
 
-/// The row's slice, widened, with the signs of the rotation. False where an element is not finite.
+/// The row's slice, widened, with the signs of the rotation.
 template <QuantizeConfig C, int head_dim>
-__device__ __forceinline__ bool read_slice(const unsigned char* tile, const uint4* sign_bits,
+__device__ __forceinline__ void read_slice(const unsigned char* tile, const uint4* sign_bits,
                                            const Slice<TileShape<C, head_dim>>& slice,
                                            float (&x)[TileShape<C, head_dim>::kColumns]) {
   using Shape = TileShape<C, head_dim>;
-  unsigned nan[2] = {};
 #pragma unroll
   for (int c = 0; c < Shape::kColumns; c += kVector<C.source>) {
     uint4 bits = make_uint4(0, 0, 0, 0);
     if (slice.has(c)) {
       bits = *reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>));
-      if (sign_bits != nullptr) {
-        const uint4 signs =
-            sign_bits[spread<C, bytes_of(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
-        bits = make_uint4(bits.x ^ signs.x, bits.y ^ signs.y, bits.z ^ signs.z, bits.w ^ signs.w);
-      }
+      const uint4 signs = sign_bits[spread<C, bytes_of(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
+      bits = make_uint4(bits.x ^ signs.x, bits.y ^ signs.y, bits.z ^ signs.z, bits.w ^ signs.w);
     }
-    widen<C.source>(bits, x + c, nan[c / kVector<C.source> % 2]);
+    widen<C.source>(bits, x + c);
   }
-  return is_zero<C.source>(nan[0]) && is_zero<C.source>(nan[1]);
+}
+
+/// Whether all elements of the row's slice are finite. `at_once`: vectors that are read before the first is looked at.
+template <QuantizeConfig C, int head_dim, int at_once>
+__device__ __forceinline__ bool slice_is_finite(const unsigned char* tile, const Slice<TileShape<C, head_dim>>& slice) {
+  using Shape = TileShape<C, head_dim>;
+  constexpr int kChains = at_once > 1 ? 2 : 1;
+  unsigned nan[kChains] = {};
+#pragma unroll at_once
+  for (int c = 0; c < Shape::kColumns; c += kVector<C.source>) {
+    if (!slice.has(c)) continue;
+    const unsigned char* const vector = tile + Shape::vector_at(slice.thread, c / kVector<C.source>);
+    find_not_finite<C.source>(*reinterpret_cast<const uint4*>(vector), nan[c / kVector<C.source> % kChains]);
+  }
+  return is_zero<C.source>(nan[0]) && is_zero<C.source>(nan[kChains - 1]);
 }
 
 /// Whether it is so in all threads of this one's row.
@@ -61,36 +65,28 @@ __device__ __forceinline__ bool all_of_row(bool is) {
   return (~__ballot_sync(0xffffffffU, is) & row) == 0;
 }
 
-/// q m. It reads the row again, since float64 of all of it would not fit the registers.
-template <QuantizeConfig C, int head_dim>
-__device__ __forceinline__ float shift_of(const unsigned char* tile, const Slice<TileShape<C, head_dim>>& slice,
-                                          const double* mean) {
-  using Shape = TileShape<C, head_dim>;
-  double phases[kShiftPhases] = {};
-#pragma unroll 1
-  for (int c = 0; c < Shape::kColumns && slice.has(c); c += kVector<C.source>) {
-    float x[kVector<C.source>];
-    unsigned nan = 0;
-    widen<C.source>(*reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>)), x,
-                    nan);
-#pragma unroll
-    for (int i = 0; i < kVector<C.source>; ++i) {
-      double& phase = phases[i % kShiftPhases];
-      phase = fma(static_cast<double>(x[i]), mean[spread<C, 8>(slice.index * kSliceColumns) + c + i], phase);
-    }
-  }
-  const double own = (phases[0] + phases[1]) + (phases[2] + phases[3]);
-  double sum = 0.0;
-#pragma unroll
-  for (int i = 0; i < Shape::kSlices; ++i) sum += __shfl_sync(0xffffffffU, own, i, Shape::kSlices);
-  return static_cast<float>(sum);
+/// Whether a rotation makes each number of a row of all its elements: if one is not finite, none is.
+template <int head_dim>
+constexpr bool mixes_all() {
+  return largest_power(head_dim) == head_dim;
+}
+
+/// What rotate() leaves out of its results: a power of two, which joins scales without a change of any bit but those of
+/// numbers that are too small to count.
+template <int head_dim>
+constexpr float later_factor() {
+  const float factor = hadamard_factor(head_dim);
+  return mixes_all<head_dim>() && factor * factor * head_dim == 1.0F ? factor : 1.0F;
 }
 
 template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ void rotate(float (&x)[TileShape<C, head_dim>::kColumns],
                                        const Slice<TileShape<C, head_dim>>& slice) {
   using Shape = TileShape<C, head_dim>;
-  if constexpr (Shape::kSlices == 1) {
+  constexpr bool kLeavesFactor = later_factor<head_dim>() != 1.0F;
+  if constexpr (Shape::kSlices == 1 && kLeavesFactor) {
+    butterflies<Shape::kColumns>(x);
+  } else if constexpr (Shape::kSlices == 1) {
     hadamard_transform<Shape::kColumns>(x);
   } else {
     constexpr bool kPart = Shape::kLastColumns != kSliceColumns;  // the last slice is one
@@ -106,34 +102,60 @@ __device__ __forceinline__ void rotate(float (&x)[TileShape<C, head_dim>::kColum
     for (int bit = 1; bit < kBlock / kSliceColumns; bit *= 2) {
       lane_butterflies<kSliceColumns>(x, bit, is_first, (slice.index & bit) != 0);
     }
-    const float factor = is_part ? 1.0F : hadamard_factor(is_first ? kBlock : kSliceColumns);
+    if constexpr (!kLeavesFactor) {
+      const float factor = is_part ? 1.0F : hadamard_factor(is_first ? kBlock : kSliceColumns);
 #pragma unroll
-    for (float& element : x) element *= factor;
+      for (float& element : x) element *= factor;
+    }
   }
 }
 
-/// Mean and rotation; the bits of the row's largest magnitude.
+/// Mean and rotation; the bits of the row's largest magnitude, of which `factor` is left out of x.
 template <QuantizeConfig C, int head_dim, Role role>
-__device__ __forceinline__ unsigned transform(bool rotated, const QuantizeShared<C>& shared,
+__device__ __forceinline__ unsigned transform(bool rotated, float factor, const QuantizeShared<C>& shared,
                                               const Slice<TileShape<C, head_dim>>& slice,
                                               float (&x)[TileShape<C, head_dim>::kColumns]) {
   using Shape = TileShape<C, head_dim>;
   if constexpr (role == Role::key) {
+    const auto* const minus_mean =
+        reinterpret_cast<const float4*>(shared.minus_mean + spread<C, 4>(slice.index * kSliceColumns));
 #pragma unroll
-    for (int c = 0; c < Shape::kColumns; ++c) {
-      if (slice.has(c)) x[c] += shared.minus_mean[spread<C, 4>(slice.index * kSliceColumns) + c];
+    for (int c = 0; c < Shape::kColumns; c += 4) {
+      if (slice.has(c)) {
+        const float4 four = minus_mean[c / 4];
+        x[c] += four.x;
+        x[c + 1] += four.y;
+        x[c + 2] += four.z;
+        x[c + 3] += four.w;
+      }
     }
   }
   if (rotated) rotate<C, head_dim>(x, slice);
   float largest = 0.0F;
 #pragma unroll
   for (int c = 0; c < Shape::kColumns; ++c) largest = fmaxf(largest, fabsf(x[c]));
-  unsigned bits = __float_as_uint(largest);
+  unsigned bits = __float_as_uint(largest * factor);
 #pragma unroll
   for (int lane_bit = 1; lane_bit < Shape::kSlices; lane_bit *= 2) {
     bits = max(bits, __shfl_xor_sync(0xffffffffU, bits, lane_bit));
   }
   return bits;
+}
+
+/// Whether a number of a rotated row tells that all of its elements are finite. The others are asked before they fill
+/// the registers.
+template <QuantizeConfig C, int head_dim>
+constexpr bool numbers_tell() {
+  return mixes_all<head_dim>() && C.source != Element::fp32;
+}
+
+/// Whether all elements of a rotated row are finite: `any` of its numbers tells it of nearly all rows. The others are
+/// read again in a loop, as numbers of the row fill the registers.
+template <QuantizeConfig C, int head_dim>
+__device__ __forceinline__ bool rotated_is_finite(float any, const unsigned char* tile) {
+  using Shape = TileShape<C, head_dim>;
+  if (__all_sync(0xffffffffU, fabsf(any) < __uint_as_float(kInfinityBits))) return true;
+  return all_of_row<Shape::kSlices>(slice_is_finite<C, head_dim, 1>(tile, Slice<Shape>()));
 }
 
 /// The largest of the rows that share this one's scale.
@@ -186,6 +208,7 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
   using Shape = TileShape<C, head_dim>;
   const Slice<Shape> slice;
   if (C.measure && tensor.largest == nullptr) return;
+  const float factor = tensor.rotated ? later_factor<head_dim>() : 1.0F;
   float x[Shape::kColumns];
   bool finite = true;
   unsigned bits = 0;
@@ -199,9 +222,12 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
         }
       }
     }
-    finite = read_slice<C, head_dim>(tile, tensor.rotated ? shared.sign_bits : nullptr, slice, x);
-    if constexpr (Shape::kSlices > 1) finite = all_of_row<Shape::kSlices>(finite);
-    bits = transform<C, head_dim, role>(tensor.rotated, shared, slice, x);
+    constexpr int kVectors = Shape::kSliceVectors;
+    const bool numbers_tell_it = numbers_tell<C, head_dim>() && tensor.rotated;
+    if (!numbers_tell_it) finite = all_of_row<Shape::kSlices>(slice_is_finite<C, head_dim, kVectors>(tile, slice));
+    read_slice<C, head_dim>(tile, shared.sign_bits[role == Role::value ? 1 : 0], slice, x);
+    bits = transform<C, head_dim, role>(tensor.rotated, factor, shared, slice, x);
+    if (numbers_tell_it) finite = rotated_is_finite<C, head_dim>(x[0], tile);
     if constexpr (role == Role::key) shared.key_finite[slice.row] = finite;
     const bool counts = finite && (role != Role::value || !params.values_tell || shared.key_finite[slice.row]);
     if (!counts) bits = role == Role::key && params.values_tell ? 0U : kNaNBits;
@@ -218,7 +244,7 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
     const float scale = scale_of(params, bits);
     store_scale(tensor, place, slice, scale);
     const bool is_kept = finite && has_scale && place.first + slice.row < rows_of<C>(tensor, place);
-    const Rounding rounding{__frcp_rn(scale), is_kept ? ~0U : 0U};
+    const Rounding rounding{__frcp_rn(scale) * factor, is_kept ? ~0U : 0U};
     if constexpr (role == Role::value) {
       stage_values<Shape, C.e4m3>(x, rounding, slice, tile);
     } else {
@@ -240,8 +266,9 @@ __device__ __forceinline__ void load_signs(const QuantizeParams& params, Quantiz
     const int column = i * kMostColumns / kWords;
     const unsigned bits = static_cast<unsigned>(params.signs[column / 64] >> (column % 64));
     const unsigned word = C.source == Element::fp32 ? bits << 31 : (bits & 1) << 15 | (bits & 2) << 30;
-    reinterpret_cast<unsigned*>(shared.sign_bits)[spread<C, bytes_of(C.source)>(column) * bytes_of(C.source) / 4] =
-        word;
+    const int at = spread<C, bytes_of(C.source)>(column) * bytes_of(C.source) / 4;
+    reinterpret_cast<unsigned*>(shared.sign_bits[0])[at] = params.q.rotated ? word : 0U;
+    reinterpret_cast<unsigned*>(shared.sign_bits[1])[at] = params.v.rotated ? word : 0U;
   }
 }
 
@@ -254,7 +281,7 @@ struct Job {
 template <QuantizeConfig C>
 __device__ __forceinline__ Job job_of(const QuantizeParams& params, int index) {
   const bool keys = index < params.key_blocks;
-  const int job = keys ? index : index - params.key_blocks;
+  const int job = keys ? params.key_blocks - 1 - index : index - params.key_blocks;
   const int jobs = keys ? params.key_jobs : params.query_jobs;
   const int heads = keys ? params.k.heads : params.q.heads;
   const int flat = job / jobs;
@@ -299,12 +326,13 @@ __device__ __forceinline__ void load_mean(const QuantizeParams& params, const Jo
   for (int c = threadIdx.x; c < C.head_dim; c += blockDim.x) {
     const float mean = params.mean == nullptr ? 0.0F : from[c];
     const bool flipped = params.k.rotated && (params.signs[c / 64] >> (c % 64) & 1) != 0;
-    shared.mean[spread<C, 8>(c)] = static_cast<double>(mean);
+    shared.mean[spread<C, 8>(c)] = static_cast<double>(mean) * kMeanFactor<C.source>;
     shared.minus_mean[spread<C, 4>(c)] = flipped ? mean : -mean;
   }
 }
 
-/// Grid: the jobs. Those of K and V come first, since the kernels before may have left K in L2.
+/// Grid: the jobs. Those of K and V come first, the last ones first, since the kernels before have left the last keys
+/// in L2.
 template <QuantizeConfig C>
 __global__ void __launch_bounds__(quantize_threads(C), quantize_blocks(C))
     quantize(const __grid_constant__ QuantizeParams params) {

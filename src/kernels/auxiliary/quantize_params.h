@@ -49,8 +49,11 @@ constexpr int quantize_threads(const QuantizeConfig& c) {
 
 /// Blocks of a multiprocessor: the most whose registers do not spill.
 constexpr int quantize_blocks(const QuantizeConfig& c) {
-  const bool whole_rows = row_slices(c.head_dim) == 1 || row_slices(c.head_dim_v) == 1;
-  const int threads = !whole_rows ? 512 : c.source == Element::fp32 ? 256 : 384;
+  const int slices = row_slices(c.head_dim);
+  const int slices_v = row_slices(c.head_dim_v);
+  const bool narrow = slices == 1 && slices_v == 1;
+  const bool whole_rows = slices == 1 || slices_v == 1;
+  const int threads = !whole_rows ? 512 : c.source == Element::fp32 ? 256 : narrow ? 512 : 384;
   return threads / quantize_threads(c);
 }
 

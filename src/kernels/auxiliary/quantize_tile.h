@@ -8,6 +8,14 @@
 
 namespace strobe::auxiliary {
 
+/// Where a column's numbers of so many bytes lie: slices 16 bytes further apart than they are long, since the threads
+/// of a row read the same place of each at once.
+template <QuantizeConfig C, int bytes>
+constexpr int spread(int column) {
+  const bool shares_rows = row_slices(C.head_dim > C.head_dim_v ? C.head_dim : C.head_dim_v) > 1;
+  return column + (shares_rows ? column / kSliceColumns * (16 / bytes) : 0);
+}
+
 /// The places of one tile of rows of head_dim columns.
 template <QuantizeConfig C, int head_dim>
 struct TileShape {
@@ -98,14 +106,21 @@ struct ThreadTrips {
   static constexpr int kStep = kRegular ? threads / parts : 1;
   static constexpr int kCount = (rows + kStep - 1) / kStep;
 
-  /// step(row, part, trip): the row and part of the first trip, and rows up to `limit` alone.
-  template <class Step>
-  static __device__ __forceinline__ void regular(int limit, const Step& step) {
+  /// step(row, part, trip, address, exists): the row and part of the first trip; where this trip's row begins, counted
+  /// from `first`; whether it is less than `limit`.
+  template <class Byte, class Step>
+  static __device__ __forceinline__ void regular(int limit, Byte* first, long long row_bytes, const Step& step) {
     const int part = threadIdx.x % parts;
     const int row = threadIdx.x / parts;
     if (kStep > rows && row >= rows) return;
+    Byte* at = first + row * row_bytes;
+    const long long step_bytes = kStep * row_bytes;
+    limit -= row;
 #pragma unroll
-    for (int trip = 0; trip < kCount; ++trip) step(row, part, trip, row + trip * kStep < limit);
+    for (int trip = 0; trip < kCount; ++trip) {
+      step(row, part, trip, at, trip * kStep < limit);
+      at += step_bytes;
+    }
   }
 
   template <class Step>
@@ -137,10 +152,9 @@ __device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, const T
     return tile + Shape::vector_at(row * Shape::kSlices + vector / Shape::kSliceVectors, vector % Shape::kSliceVectors);
   };
   if constexpr (Parts::kRegular && Parts::kStep * Shape::kSlices % 8 == 0) {
-    Parts::regular(limit, [&](int row, int vector, int trip, bool is_there) {
+    Parts::regular(limit, from, row_bytes, [&](int row, int vector, int trip, const char* row_from, bool is_there) {
       copy_vector<C.aligned, C.source>(place(row, vector) + trip * Parts::kStep * Shape::kSlices * Shape::kSliceBytes,
-                                       from + row * row_bytes + vector * 16 + trip * (Parts::kStep * row_bytes),
-                                       is_there);
+                                       row_from + vector * 16, is_there);
     });
   } else {
     Parts::any([&](int row, int vector) {
@@ -235,9 +249,8 @@ __device__ __forceinline__ void store_rows(const QuantizedTensor& tensor, const 
     if (is_there) store_8<C.aligned>(part_to, *reinterpret_cast<const uint2*>(from));
   };
   if constexpr (Parts::kRegular && Parts::kStep * Shape::kSlices % 16 == 0) {
-    Parts::regular(limit, [&](int row, int part, int trip, bool is_there) {
-      store(place(row, part) + trip * Parts::kStep * Shape::kSlices * Shape::kSliceBytes,
-            to + row * tensor.to_row + part * 8 + trip * (Parts::kStep * tensor.to_row), is_there);
+    Parts::regular(limit, to, tensor.to_row, [&](int row, int part, int trip, unsigned char* row_to, bool is_there) {
+      store(place(row, part) + trip * Parts::kStep * Shape::kSlices * Shape::kSliceBytes, row_to + part * 8, is_there);
     });
   } else {
     Parts::any([&](int row, int part) { store(place(row, part), to + row * tensor.to_row + part * 8, row < limit); });
@@ -259,9 +272,8 @@ __device__ __forceinline__ void store_values(const QuantizedTensor& tensor, cons
     if (part * 8 < keys) store_8<C.aligned>(column + part * 8, *reinterpret_cast<const uint2*>(tile + at + part * 8));
   };
   if constexpr (Parts::kRegular && kSliceColumns % Parts::kStep == 0) {
-    Parts::regular(head_dim, [&](int column, int part, int trip, bool) {
-      store(column * Shape::kValuePitch + Shape::column_at(trip * Parts::kStep),
-            to + column * tensor.to_row + trip * (Parts::kStep * tensor.to_row), part);
+    Parts::regular(head_dim, to, tensor.to_row, [&](int column, int part, int trip, unsigned char* column_to, bool) {
+      store(column * Shape::kValuePitch + Shape::column_at(trip * Parts::kStep), column_to, part);
     });
   } else {
     Parts::any([&](int column, int part) { store(Shape::column_at(column), to + column * tensor.to_row, part); });
