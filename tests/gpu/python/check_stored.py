@@ -66,8 +66,12 @@ class Case:
         if self.converts:
             self.calls.append(strobe_api.Forward(q, k.to(dtype), v.to(dtype), *self.results[1], **options))
         else:
-            self.results[1] = (self.results[1][0].float(), self.results[1][1])
-            self.calls.append(strobe_api.Forward(q.float(), k, v, *self.results[1], **options))
+            # The GPU kernels of float32 take head_dims up to 128.
+            here = "cuda" if head_dim <= 128 else "cpu"
+            self.results[1] = (self.results[1][0].float().to(here), self.results[1][1].to(here))
+            options = {name: x.to(here) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+            wide = (x.float().to(here) for x in (q, k, v))
+            self.calls.append(strobe_api.Forward(*wide, *self.results[1], **options))
             self.largest = v.nan_to_num().abs().max().item()
 
     def check(self):
@@ -75,7 +79,7 @@ class Case:
         for call in self.calls:
             call.run()
         torch.cuda.synchronize()
-        (o, lse), (expected, expected_lse) = self.results
+        (o, lse), (expected, expected_lse) = ((x.cuda() for x in result) for result in self.results)
         if self.converts:
             good = same(o, expected) and same(lse, expected_lse)
         else:
