@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times forwards of heads of more than 256 columns, beside a cuBLAS product of the same run: Gemma 4's shapes, 320/256,
-and absorbed latent attention, whose V is a view of K, contiguous and in pages. Medians of CUDA events.
+"""Times heads of more than 256 columns, beside a cuBLAS product of the same run: Gemma 4's shapes and 320/256 in both
+passes, with PyTorch's memory-efficient attention beside the backward, and forwards of absorbed latent attention, whose
+V is a view of K, contiguous and in pages. Medians of CUDA events.
 
 Usage: wide_heads.py [--rounds N] [--latent]
 """
@@ -11,9 +12,11 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
-from strobe_api import Forward
+from strobe_api import Backward, Forward
 from timing import captured, launches_for, median_milliseconds
 
 LATENT = (  # sequences, queries and keys of each, heads
@@ -58,12 +61,53 @@ def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, la
     return forward.run, flops
 
 
-def report(name, run, flops, rounds):
+def gradients(seqlen, heads, heads_kv, head_dims, causal=False):
+    """A backward, its five products' operations, and PyTorch's of as many key heads as query heads."""
+    head_dim, head_dim_v = head_dims
+    q, k, v = (random(1, seqlen, n, d) for n, d in ((heads, head_dim), (heads_kv, head_dim), (heads_kv, head_dim_v)))
+    o, d_o = random(1, seqlen, heads, head_dim_v), random(1, seqlen, heads, head_dim_v)
+    lse = torch.empty(1, heads, seqlen, device="cuda")
+    mask = "bottom_right" if causal else None
+    Forward(q, k, v, o, lse, causal=mask).run()
+    backward = Backward(q, k, v, o, lse, d_o, *map(torch.empty_like, (q, k, v)), causal=mask)
+    flops = 2 * heads * seqlen**2 * (3 * head_dim + 2 * head_dim_v)
+    if causal:
+        flops *= 1 - (seqlen - 1) / (2 * seqlen)
+    if heads_kv != heads:
+        return backward.run, flops, None
+    leaves = [x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v)]
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        output = scaled_dot_product_attention(*leaves, is_causal=causal)
+    return backward.run, flops, lambda: torch.autograd.grad(output, leaves, d_o.transpose(1, 2), retain_graph=True)
+
+
+def report(name, run, flops, rounds, peer=None):
     a, b = random(8192, 8192), random(8192, 8192)
     runs = {"product": captured(lambda: a @ b), "strobe": captured(run)}
+    if peer is not None:
+        runs["peer"] = peer
     took = median_milliseconds(runs, rounds, launches_for(flops))
     product, own = 2 * 8192**3 / took["product"] / 1e9, flops / took["strobe"] / 1e9
-    print(f"{name:40} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS", flush=True)
+    beside = f", PyTorch {flops / took['peer'] / 1e9:.0f}" if peer is not None else ""
+    print(
+        f"{name:47} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS{beside}",
+        flush=True,
+    )
+
+
+def report_plain(rounds):
+    """Both passes of heads with their own K and V."""
+    shapes = [(seqlen, causal) for causal in (False, True) for seqlen in (4096, 8192, 16384)]
+    for seqlen, causal in shapes:
+        name = f"512/512 {seqlen} 16 heads {'causal' if causal else 'full'}"
+        report(name, *call(1, seqlen, seqlen, 16, 16, (512, 512), causal), rounds)
+    report("512/512 8192 16/4 heads causal", *call(1, 8192, 8192, 16, 4, (512, 512), True), rounds)
+    report("320/256 8192 16 heads full", *call(1, 8192, 8192, 16, 16, (320, 256)), rounds)
+    for seqlen, causal in shapes:
+        run, flops, peer = gradients(seqlen, 16, 16, (512, 512), causal)
+        report(f"backward 512/512 {seqlen} 16 heads {'causal' if causal else 'full'}", run, flops, rounds, peer)
+    report("backward 512/512 8192 16/4 heads causal", *gradients(8192, 16, 4, (512, 512), True)[:2], rounds)
+    report("backward 320/256 8192 16 heads full", *gradients(8192, 16, 16, (320, 256))[:2], rounds)
 
 
 def main():
@@ -73,12 +117,7 @@ def main():
     arguments = parser.parse_args()
     rounds = arguments.rounds
     if not arguments.latent:
-        for causal in (False, True):
-            for seqlen in (4096, 8192, 16384):
-                name = f"512/512 {seqlen} 16 heads {'causal' if causal else 'full'}"
-                report(name, *call(1, seqlen, seqlen, 16, 16, (512, 512), causal), rounds)
-        report("512/512 8192 16/4 heads causal", *call(1, 8192, 8192, 16, 4, (512, 512), True), rounds)
-        report("320/256 8192 16 heads full", *call(1, 8192, 8192, 16, 16, (320, 256)), rounds)
+        report_plain(rounds)
     for batch, queries, keys, heads in LATENT:
         for page_size in PAGE_SIZES:
             pages = f", pages of {page_size}" if page_size else ""

@@ -15,7 +15,7 @@
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
-#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/backward/wide/smem.h"
 #include "sm90/backward_kernels.h"
 #include "sm90/backward_plan.h"
 #include "sm90/bias_map.h"
@@ -184,13 +184,13 @@ class Backward final : public gpu::BackwardCall {
     const int heads = part.heads_kv * params.key_parts;
     params.items = heads * part.key_blocks;
     params.section_heads = std::min(params.section_heads, heads);
-    Status status = launch(kernels_.main, params.items, threads_per_block(config), smem_plan(config).total_bytes,
-                           follows, stream, maps.main, params);
+    Status status = launch(kernels_.main, params.items * ctas_per_item(config), threads_per_block(config),
+                           main_smem_bytes(config), follows, stream, maps.main, params);
     if (!status.ok() || !plan_.finishes) return status;
     if (config.by_roles) {
       const int groups = query_groups(plan_.query, params.m_blocks) * part.heads_kv * params.heads_per_kv;
-      return launch(kernels_.query, groups, threads_per_block(plan_.query), smem_plan(plan_.query).total_bytes, true,
-                    stream, maps.query, params);
+      return launch(kernels_.query, groups * plan_.query.column_parts, threads_per_block(plan_.query),
+                    smem_plan(plan_.query).total_bytes, true, stream, maps.query, params);
     }
     return launch(kernels_.query, params.m_blocks * params.heads * params.sequences.batch, finish_threads(config), 0,
                   true, stream, params);

@@ -8,7 +8,7 @@
 #include "gpu/call/backward_call.h"
 #include "gpu/variant/architecture.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
-#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/backward/wide/smem.h"
 #include "runtime/kernel.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
@@ -31,7 +31,7 @@ template <class Visit>
 void for_each_kernel(const AttentionProblem& problem, const BackwardPlan& plan, BackwardKernels& kernels,
                      Visit& visit) {
   const backward::Config& config = plan.config;
-  visit(config, smem_plan(config).total_bytes, [=] { return backward_variant(config); }, kernels.main);
+  visit(config, main_smem_bytes(config), [=] { return backward_variant(config); }, kernels.main);
   if (plan.finishes && config.by_roles) {
     const backward::QueryGradientConfig& query = plan.query;
     visit(query, smem_plan(query).total_bytes, [=] { return query_gradient_variant(query); }, kernels.query);

@@ -91,7 +91,8 @@ double item_overhead(const backward::Config& config, bool shares_keys) {
 }
 
 bool takes_parts(const AttentionProblem& problem, const backward::Config& config) {
-  if (config.rule.block_mask != 0 || problem.total_q == 0 || heads_per_key_head(problem) < 2) return false;
+  if (config.rule.block_mask != 0 || config.wide || problem.total_q == 0 || heads_per_key_head(problem) < 2)
+    return false;
   // One for each query head, at most; of 64 keys in the kernel that adds up.
   const Checked items = Checked(gpu::backward_blocks(problem.seqlen_k, kRowsPerWarpgroup)) * problem.heads_q;
   return (items * gpu::backward_batch(problem)).at_most(gpu::kMaxInt);

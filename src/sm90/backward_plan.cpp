@@ -11,10 +11,12 @@
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
 #include "kernels/sequence/query_blocks.h"
-#include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/backward/variants.h"
+#include "kernels/sm90/backward/wide/smem.h"
 #include "sm90/backward_sections.h"
 #include "sm90/supported.h"
+#include "sm90/wide_backward_tiles.h"
+#include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -46,8 +48,10 @@ bool orders_sums(const AttentionProblem& problem, const backward::Config& config
 backward::Config call_config(const AttentionProblem& problem) {
   backward::Config config;
   config.rule = backward_rule(problem);
-  config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
-  config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
+  config.wide = has_wide_heads(problem);
+  const auto compiled = config.wide ? backward::compiled_wide_head_dim : backward::compiled_head_dim;
+  config.head_dim = compiled(static_cast<int>(problem.head_dim));
+  config.head_dim_v = compiled(static_cast<int>(problem.head_dim_v));
   return config;
 }
 
@@ -76,6 +80,7 @@ constexpr BackwardTiles kBackwardTiles[] = {
     {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: bwd-roles
 
 backward::Config with(backward::Config config, const BackwardTiles& tiles, bool deterministic) {
+  if (config.wide) return with_wide_tiles(config);
   config.by_roles = tiles.by_roles;
   config.block_m = tiles.block_m;
   config.q_stages = config.do_stages = tiles.stages;
@@ -93,6 +98,7 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles, bool 
 bool takes(const AttentionProblem& problem, const backward::Config& config, const BackwardTiles& tiles,
            bool asked_for) {
   const ScoreRule& rule = config.rule;
+  if (config.wide) return tiles.by_roles && tiles.block_m == config.block_m;
   if (std::max(config.head_dim, config.head_dim_v) > tiles.most_head_dim) return false;
   if (rule.block_mask % tiles.block_m != 0) return false;
   if (problem.expression.gradients != 0 && tiles.block_m > kRowsPerWarpgroup) return false;  // for lack of registers
@@ -121,7 +127,9 @@ backward::Config choose_tiles(const AttentionProblem& problem, const backward::C
 backward::QueryGradientConfig query_config(const backward::Config& config) {
   backward::QueryGradientConfig query;
   query.rule = config.rule;
-  query.head_dim = config.head_dim;
+  constexpr int kMostColumns = 256;  // that two warpgroups' registers hold of 64 queries each
+  query.column_parts = config.head_dim > kMostColumns ? 2 : 1;
+  query.head_dim = config.head_dim / query.column_parts;
   query.block_m = config.block_m;
   query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;  // log: bwd-roles-192-queries
   query.debug = config.debug;
@@ -223,8 +231,9 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
         std::tuple{Checked(gpu::backward_blocks(problem.seqlen_k, block_n(config))) * problem.heads_kv, block_n(config),
                    "key"}}) {
     const std::int64_t tiles = (blocks * gpu::backward_batch(problem)).value();
-    if (tiles > kMaxInt) {
-      return unsupported("{} backward tiles of {} {} rows: the sm90 kernels take up to {}", tiles, rows, what, kMaxInt);
+    if (tiles > kMaxInt / ctas_per_item(config)) {
+      return unsupported("{} backward tiles of {} {} rows: the sm90 kernels take up to {}", tiles, rows, what,
+                         kMaxInt / ctas_per_item(config));
     }
   }
   if (problem.wants_d_bias) {
@@ -321,10 +330,13 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
 std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& c = plan.config;
   std::string text = gpu::explain_tiles(problem, block_n(c), c.block_m, c.head_dim, c.head_dim_v);
-  text += c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
-                     : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
-  text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
-  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
+  text += c.wide       ? "warpgroups    in each of two CTAs 1 producer, 1 for scores, 2 for dV or dK\n"
+          : c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
+                       : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
+  text += c.wide ? fmt::format("pipeline      {} stages of 64 columns for scores, {} of half the columns for sums\n",
+                               c.q_stages, c.do_stages)
+                 : fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
+  text += fmt::format("shared memory {} of {} bytes\n", main_smem_bytes(c), kMaxSmemBytes);
   text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
           : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                       : "dQ            sums in float32 that blocks of keys add to in any order\n";

@@ -39,12 +39,25 @@ double roles_shared_bytes(const backward::Config& c) {
   return kHalf * columns * (kRowsPerWarpgroup + rows) + kHalf * columns * rows + 4.0 * scores + kHalf * rows * columns;
 }
 
+/// Of one CTA of a pair: its product of scores, whose other operand registers hold in part, the sums of two warpgroups
+/// by parts, P or dS, and what the producer writes.
+double wide_shared_bytes(const backward::Config& c) {
+  constexpr double kSumParts = 4.0;  // 128 columns each
+  const double rows = c.block_m;
+  const double columns = (c.head_dim + c.head_dim_v) / 2.0;  // of the mean of both CTAs
+  const double scores = kHalf * rows * block_n(c);
+  const double product = kHalf * (rows * columns + block_n(c) * (columns - c.register_columns));
+  return product + kSumParts * scores + kHalf * rows * columns + 3.0 * scores + 2.0 * kHalf * rows * columns;
+}
+
 gpu::StepWork backward_step(const backward::Config& c) {
   const double scores = 1.0 * c.block_m * block_n(c);
   const double products = (c.by_roles ? 2.0 : 3.0) * c.head_dim + 2.0 * c.head_dim_v;
-  return {.flops = 2.0 * scores * products,
+  return {.flops = 2.0 * scores * products / ctas_per_item(c),
           .scores = scores,
-          .shared_bytes = c.by_roles ? roles_shared_bytes(c) : joint_shared_bytes(c),
+          .shared_bytes = c.wide       ? wide_shared_bytes(c)
+                          : c.by_roles ? roles_shared_bytes(c)
+                                       : joint_shared_bytes(c),
           .sum_bytes = c.by_roles ? 0.0 : kFloat * c.block_m * c.head_dim};
 }
 
@@ -130,12 +143,14 @@ gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShap
   const backward::Params& params = plan.params;
   const double batch = static_cast<double>(std::max<std::int64_t>(1, problem.batch));
   const double all_steps = steps.all * batch * params.heads;
-  const std::optional<SimulatedOrder> order = simulate_order(mean, shape, plan, query_bytes(problem, c));
+  DeviceShape workers = shape;  // each of an item's own
+  workers.multiprocessors /= ctas_per_item(c);
+  const std::optional<SimulatedOrder> order = simulate_order(mean, workers, plan, query_bytes(problem, c));
   work.step = backward_step(c);
-  work.steps = order.has_value() ? order->steps : last_steps_of(mean, shape, plan, all_steps, steps.longest);
+  work.steps = order.has_value() ? order->steps : last_steps_of(mean, workers, plan, all_steps, steps.longest);
   // In any order items drift apart further than their numbers of steps say.
   double again = order.has_value() ? (order->read_rows - gpu::query_rows(problem)) * query_bytes(problem, c) : 0.0;
-  if (!c.ordered || !order.has_value()) again = std::max(again, bytes_again(mean, shape, plan, all_steps));
+  if (!c.ordered || !order.has_value()) again = std::max(again, bytes_again(mean, workers, plan, all_steps));
   work.memory_bytes = bytes_once(problem, plan, all_steps) + std::max(0.0, again);
   work.around_seconds = seconds_around(problem, shape, plan, all_steps);
   const auto launches = static_cast<int>(plan.launches.size());

@@ -23,6 +23,9 @@ runtime::Variant variant_of(std::string_view name, std::string_view header, std:
 }  // namespace
 
 runtime::Variant backward_variant(const backward::Config& config) {
+  if (config.wide) {
+    return variant_of("sm90 backward", "sm90/backward/wide/kernel.h", "sm90::backward::wide_kernel", config);
+  }
   return config.by_roles
              ? variant_of("sm90 backward", "sm90/backward/roles/kernel.h", "sm90::backward::roles_kernel", config)
              : variant_of("sm90 backward", "sm90/backward/joint/kernel.h", "sm90::backward::joint_kernel", config);

@@ -37,11 +37,12 @@ constexpr auto fields_of(const Config&) {
   return gpu::all_fields(
       field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
       field("block_m", &Config::block_m), field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
-      field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq), field("ordered", &Config::ordered),
-      field("alternates", &Config::alternates), field("p_stages", &Config::p_stages),
-      field("ds_stages", &Config::ds_stages), field("shares_keys", &Config::shares_keys),
-      field("bias_stages", &Config::bias_stages), field("dp_ahead", &Config::dp_ahead),
-      field("captures", &Config::captures), field("debug", &Config::debug));
+      field("by_roles", &Config::by_roles), field("wide", &Config::wide),
+      field("register_columns", &Config::register_columns), field("staged_dq", &Config::staged_dq),
+      field("ordered", &Config::ordered), field("alternates", &Config::alternates),
+      field("p_stages", &Config::p_stages), field("ds_stages", &Config::ds_stages),
+      field("shares_keys", &Config::shares_keys), field("bias_stages", &Config::bias_stages),
+      field("dp_ahead", &Config::dp_ahead), field("captures", &Config::captures), field("debug", &Config::debug));
 }
 
 constexpr std::string_view type_name(const QueryGradientConfig&) {
@@ -51,8 +52,9 @@ constexpr auto fields_of(const QueryGradientConfig&) {
   using Query = QueryGradientConfig;
   using gpu::field;
   return gpu::all_fields(field("rule", &Query::rule), field("head_dim", &Query::head_dim),
-                         field("block_m", &Query::block_m), field("consumer_warpgroups", &Query::consumer_warpgroups),
-                         field("stages", &Query::stages), field("debug", &Query::debug));
+                         field("column_parts", &Query::column_parts), field("block_m", &Query::block_m),
+                         field("consumer_warpgroups", &Query::consumer_warpgroups), field("stages", &Query::stages),
+                         field("debug", &Query::debug));
 }
 
 }  // namespace backward

@@ -60,12 +60,16 @@ Status check_wide(const AttentionProblem& problem) {
   if (problem.row_invariant) return lacks("row_invariant");
   if (problem.expression.given()) return lacks("modifiers.function");
   if (problem.has_tree_mask) return lacks("tree masks");
+  if (problem.pass == Pass::forward) return {};
+  if (problem.modifiers.has_bias) return lacks("gradients under a bias");
+  if (problem.modifiers.block_size != 0) return lacks("gradients under a block mask");
   return {};
 }
 
-/// Wider ones have the CPU's limits.
+/// Wider ones have the CPU's limits, and in backwards both have that of dV.
 gpu::MostColumns most_columns(const AttentionProblem& problem) {
-  if (problem.pass != Pass::forward || problem.dtype == DType::float32 || problem.eight_bit.given()) return {};
+  if (problem.dtype == DType::float32 || problem.eight_bit.given()) return {};
+  if (problem.pass == Pass::backward) return {.head_dim = kMaxHeadDimV, .head_dim_v = kMaxHeadDimV};
   return {.head_dim = kMaxHeadDim, .head_dim_v = kMaxHeadDimV};
 }
 

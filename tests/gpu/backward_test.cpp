@@ -5,6 +5,7 @@
 #include "sm90/backward_plan.h"
 
 #include <array>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,12 @@ AttentionCase backward_case(std::int64_t seqlen, std::int64_t head_dim, CausalMa
 
 class GpuBackward : public FamilyTest {
  protected:
+  /// One for each design of kernels.
+  static std::vector<std::int64_t> head_dims() {
+    if (GetParam() == Family::sm80) return {64, 128, 256};
+    return {64, 128, 256, 512};
+  }
+
   void expect_matches_reference(const AttentionCase& attention) {
     SCOPED_TRACE(describe(attention));
     DeviceCase one(attention, device());
@@ -38,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(, GpuBackward, kFamilies, family_name);
 
 TEST_P(GpuBackward, MatchesTheReference) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const std::int64_t head_dim : head_dims()) {
       for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
         for (const bool deterministic : {false, true}) {
           AttentionCase attention = plain_case(500, head_dim, causal);
@@ -54,7 +61,7 @@ TEST_P(GpuBackward, MatchesTheReference) {
 }
 
 TEST_P(GpuBackward, TakesSequencesWithoutQueriesOrKeys) {
-  for (const std::int64_t head_dim : {64, 128, 256}) {
+  for (const std::int64_t head_dim : head_dims()) {
     for (const auto& [queries, keys] : {std::array{0, 100}, std::array{100, 0}, std::array{0, 0}, std::array{1, 1}}) {
       AttentionCase attention = plain_case(queries, head_dim, CausalMask::none);
       attention.k.rows = keys;
@@ -76,7 +83,7 @@ TEST_P(GpuBackward, TakesSequencesWithoutQueriesOrKeys) {
 
 TEST_P(GpuBackward, SumsScoreGradientsInParts) {
   if (GetParam() != Family::sm90) GTEST_SKIP() << "the sm80 kernels keep no score gradients";
-  for (const std::int64_t head_dim : {64, 128, 256}) {
+  for (const std::int64_t head_dim : head_dims()) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
       AttentionCase attention = backward_case(300, head_dim, causal);
       attention.heads_q = 4;
@@ -92,7 +99,7 @@ TEST_P(GpuBackward, SumsScoreGradientsInParts) {
 }
 
 TEST_P(GpuBackward, GivesTheSameBitsEveryTime) {
-  for (const std::int64_t head_dim : {64, 128, 256}) {
+  for (const std::int64_t head_dim : head_dims()) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
       DeviceCase(backward_case(1900, head_dim, causal), device()).expect_same_backward(stream(), 100);
     }
@@ -100,7 +107,7 @@ TEST_P(GpuBackward, GivesTheSameBitsEveryTime) {
 }
 
 TEST_P(GpuBackward, TakesAPoisonedWorkspaceAndNoMore) {
-  for (const std::int64_t head_dim : {64, 128, 256}) {
+  for (const std::int64_t head_dim : head_dims()) {
     for (const bool deterministic : {false, true}) {
       AttentionCase attention = plain_case(450, head_dim, CausalMask::bottom_right);
       attention.options.deterministic = deterministic;
@@ -123,7 +130,7 @@ TEST_P(GpuBackward, RejectsAWorkspaceThatIsTooSmall) {
 }
 
 TEST_P(GpuBackward, IsReplayedFromAGraph) {
-  for (const std::int64_t head_dim : {64, 128, 256}) {
+  for (const std::int64_t head_dim : head_dims()) {
     DeviceCase one(backward_case(1000, head_dim, CausalMask::bottom_right), device());
     const auto outputs = one.tensors.backward_outputs();
     const auto both_passes = [&] {
@@ -222,9 +229,10 @@ TEST_P(GpuBackward, StreamsShareAPlan) {
 // docs/accuracy.md, "NaN and infinity": the reference knows what each of them leads to.
 TEST_P(GpuBackward, TakesNaNWhereItIsSeenAndOnlyThere) {
   Random random(1);
+  const std::vector<std::int64_t> widths = head_dims();
   for (int round = 0; round < 60; ++round) {
     AttentionCase attention =
-        plain_case(random.integer(1, 300), random.one_of<std::int64_t>({64, 128, 256}),
+        plain_case(random.integer(1, 300), widths[static_cast<std::size_t>(random.integer(0, std::ssize(widths) - 1))],
                    random.one_of({CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}));
     attention.k.rows = random.integer(1, 300);
     attention.options.deterministic = random.chance(0.3);

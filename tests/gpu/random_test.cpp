@@ -85,6 +85,14 @@ EngineLimits wide_limits(std::uint64_t group) {
   return limits;
 }
 
+/// The same whose backward sm90 has.
+EngineLimits wide_backward_limits(std::uint64_t group) {
+  EngineLimits limits = wide_limits(group);
+  limits.bias = limits.block_mask = false;
+  for (std::int64_t& head_dim : limits.head_dims[0]) head_dim = std::min<std::int64_t>(head_dim, 512);
+  return limits;
+}
+
 EngineLimits few_wide_queries_limits(std::uint64_t group) {
   EngineLimits limits = wide_limits(group);
   limits.most_queries = 20;
@@ -224,14 +232,14 @@ class GpuRandom : public FamilyTest {
     std::cout << seeds.size() << " configurations\n";
   }
 
-  /// run_seeds() of forwards without what wide heads lack.
-  void run_wide_seeds(LimitsOf limits_of, std::uint64_t count) {
+  /// run_seeds() without what wide heads lack.
+  void run_wide_seeds(LimitsOf limits_of, std::uint64_t count, bool passes) {
     if (tested_family() == Family::sm80) GTEST_SKIP() << "the sm80 kernels have no heads of more than 256 columns";
     const std::vector<std::uint64_t> seeds = chosen_seeds(count);
     for (const std::uint64_t seed : seeds) {
       AttentionCase attention = gpu_case(seed, limits_of(seed / kSeedsPerKernel));
       attention.tree.reset();
-      run_case(seed, attention, false);
+      run_case(seed, attention, passes);
       if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
     }
     std::cout << seeds.size() << " configurations\n";
@@ -280,14 +288,16 @@ TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
 
 TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
 
-TEST_P(GpuRandom, WideHeadsMatchReference) { run_wide_seeds(wide_limits, 400); }
+TEST_P(GpuRandom, WideHeadsMatchReference) { run_wide_seeds(wide_limits, 400, false); }
+
+TEST_P(GpuRandom, WideHeadsBackwardMatchesReference) { run_wide_seeds(wide_backward_limits, 400, true); }
 
 TEST_P(GpuRandom, CachesOfWideHeadsMatchReference) {
   if (tested_family() == Family::sm80) GTEST_SKIP() << "the sm80 kernels have no heads of more than 256 columns";
   run_cached_seeds(wide_limits, few_wide_queries_limits);
 }
 
-TEST_P(GpuRandom, FewQueriesOfWideHeadsMatchReference) { run_wide_seeds(few_wide_queries_limits, 400); }
+TEST_P(GpuRandom, FewQueriesOfWideHeadsMatchReference) { run_wide_seeds(few_wide_queries_limits, 400, false); }
 
 }  // namespace
 }  // namespace strobe::test

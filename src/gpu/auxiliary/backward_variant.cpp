@@ -40,11 +40,13 @@ runtime::Variant sink_variant(std::string_view architecture) {
 auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, const ScoreRule& rule) {
   // Threads that read a row of O and of dO together, 16 bytes each.
   const std::int64_t bytes = problem.head_dim_v * bytes_of(rule.element);
-  const auto chunks = static_cast<std::uint64_t>(std::clamp<std::int64_t>(bytes / 16, 8, 32));
+  constexpr std::int64_t kMostThreads = 32;
+  const auto chunks = static_cast<std::uint64_t>(std::clamp<std::int64_t>(bytes / 16, 8, kMostThreads));
   return {.element = rule.element,
           .varlen = rule.varlen,
           .offsets = rule.offsets,
-          .threads_per_row = static_cast<int>(std::bit_ceil(chunks))};
+          .threads_per_row = static_cast<int>(std::bit_ceil(chunks)),
+          .two_chunks = rule.element == Element::fp32 || bytes / 16 > kMostThreads};
 }
 
 }  // namespace strobe::gpu

@@ -18,7 +18,8 @@ constexpr auto fields_of(const PrepareBackwardConfig&) {
   using Config = PrepareBackwardConfig;
   using gpu::field;
   return gpu::all_fields(field("element", &Config::element), field("varlen", &Config::varlen),
-                         field("offsets", &Config::offsets), field("threads_per_row", &Config::threads_per_row));
+                         field("offsets", &Config::offsets), field("threads_per_row", &Config::threads_per_row),
+                         field("two_chunks", &Config::two_chunks));
 }
 
 }  // namespace strobe::auxiliary

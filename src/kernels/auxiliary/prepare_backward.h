@@ -11,7 +11,11 @@
 
 namespace strobe::auxiliary {
 
-constexpr int kPrepareBlocks = 5;  // CTAs of a multiprocessor: the most whose registers do not spill
+/// CTAs of a multiprocessor: the most whose registers do not spill.
+constexpr int prepare_blocks(const PrepareBackwardConfig& c) {
+  if (!c.varlen) return 5;
+  return c.two_chunks && c.element != Element::fp32 ? 3 : 4;
+}
 
 template <Element element>
 __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) {
@@ -98,9 +102,9 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     float sum = dot<C.element>(o[i], d_o[i], 0.0F);
-    if constexpr (C.element == Element::fp32) {  // rows of which two chunks are a thread's
+    if constexpr (C.two_chunks) {
       const int chunk = lane + C.threads_per_row;
-      if (row < rows.used && chunk < params.backward.head_dim_v / 4) {
+      if (row < rows.used && chunk < params.backward.head_dim_v * halves_of(C.element) / 8) {
         sum =
             dot<C.element>(reinterpret_cast<const uint4*>(rows.o + row * params.o.row_stride)[chunk],
                            reinterpret_cast<const uint4*>(rows.d_o + row * params.backward.d_o.row_stride)[chunk], sum);
@@ -118,7 +122,7 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
 
 /// Grid: prepare_groups * heads * sequences.
 template <PrepareBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads, C.varlen ? kPrepareBlocks - 1 : kPrepareBlocks)
+__global__ void __launch_bounds__(kPrepareThreads, prepare_blocks(C))
     prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
   ptx::griddepcontrol_launch_dependents();
   const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;

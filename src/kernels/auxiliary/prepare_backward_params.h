@@ -39,7 +39,8 @@ struct PrepareBackwardConfig {
   Element element = Element::bf16;
   bool varlen = false;
   bool offsets = false;      // of the rule
-  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8; of float32 a thread has two chunks
+  int threads_per_row = 16;  // a power of two up to 32
+  bool two_chunks = false;   // a thread has two of a row's chunks of 16 bytes, else one
 
   bool operator==(const PrepareBackwardConfig&) const = default;
 };

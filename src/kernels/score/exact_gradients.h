@@ -183,32 +183,35 @@ class ExactPairs {
   const float slope_;
 };
 
-/// dQ of one query, by one warp. `params`: the kernel's, here and below.
+/// `columns` columns of dQ of one query, from `first_column` on, by one warp. `params`: the kernel's, here and below.
 template <ScoreRule R, int head_dim, typename Params>
 __device__ __forceinline__ void recompute_query(const Params& params, const sequence::Sequence& rows, int sequence,
-                                                int head, int block_m, int query, unsigned short* stored) {
+                                                int head, int block_m, int query, unsigned short* stored,
+                                                int first_column, int columns) {
   const sequence::FirstPositions first = sequence::first_positions<R>(params, sequence);
   const ExactPairs<R> pairs(params, rows, first, sequence, head, block_m, captures_pointer<R>(params));
   const sequence::KeyRange keys = sequence::visible_keys<R>(params.visibility, rows, query + rows.diagonal, first.k);
-  ExactGradient<R.element, head_dim> sum(params.head_dim);
+  ExactGradient<R.element, head_dim> sum(columns);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
     if (shows_pair<R>(params.blocks, sequence, head, query, key) && pairs.shown(query, key)) {
-      sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
+      sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key) + first_column);
     }
   }
   sum.store(gradient_scale<R>(params, rows.k.used), stored);
 }
 
-/// Computes again those of rows [first, end) of one head of a sequence whose dQ is not finite. By one warp.
+/// Computes again those of rows [first, end) of one head of a sequence whose dQ is not finite: of its columns from
+/// `first_column` on the first head_dim, as far as they exist. By one warp.
 template <ScoreRule R, int head_dim, typename Params>
 __device__ __forceinline__ void repair_queries(const Params& params, const sequence::Sequence& rows, int sequence,
-                                               int head, int block_m, int first, int end) {
+                                               int head, int block_m, int first, int end, int first_column = 0) {
+  const int columns = min(head_dim, params.head_dim - first_column);
 #pragma unroll 1
   for (int query = first; query < min(end, rows.q.used); ++query) {
-    unsigned short* stored = params.dq.row(q_batch(params, sequence), rows.q.start + query, head);
-    if (!row_is_finite<R.element>(stored, params.head_dim)) {
-      recompute_query<R, head_dim>(params, rows, sequence, head, block_m, query, stored);
+    unsigned short* stored = params.dq.row(q_batch(params, sequence), rows.q.start + query, head) + first_column;
+    if (!row_is_finite<R.element>(stored, columns)) {
+      recompute_query<R, head_dim>(params, rows, sequence, head, block_m, query, stored, first_column, columns);
     }
   }
 }

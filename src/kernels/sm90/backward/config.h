@@ -20,6 +20,12 @@ struct Config {
   // not fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
   // Else each of two warpgroups computes dK and dV of 64 keys, and a third one dQ.
   bool by_roles = false;
+  // By roles, for heads of more columns than one warpgroup's registers hold sums of: each role is a CTA of a pair, in
+  // which one warpgroup computes scores and two hold the sums (wide/kernel.h). q_stages and do_stages then count panels
+  // and pieces of what is streamed, ds_stages blocks of P or dS within a CTA, p_stages those between the two.
+  bool wide = false;
+  // Wide: columns of K or V that the scores' warpgroup keeps in registers.
+  int register_columns = 0;
   // That parts of dQ leave through shared memory and bulk reductions, not from registers.
   bool staged_dq = true;
   // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
@@ -50,13 +56,26 @@ inline constexpr int kQueryGradientPartColumns = 64;
 /// Keys of a CTA.
 constexpr int block_n(const Config& c) { return kRowsPerWarpgroup * (c.by_roles ? 1 : kKeyWarpgroups); }
 
+/// CTAs of an item.
+constexpr int ctas_per_item(const Config& c) { return c.wide ? 2 : 1; }
+
 /// One warpgroup produces.
-constexpr int threads_per_block(const Config& c) { return kWarpgroupSize * (kKeyWarpgroups + (c.by_roles ? 1 : 2)); }
+constexpr int threads_per_block(const Config& c) {
+  return kWarpgroupSize * (kKeyWarpgroups + (c.by_roles && !c.wide ? 1 : 2));
+}
 
 // By way of setmaxnreg; they add up to what the CTA is launched with.
 struct RegisterBudget {
   int producer, keys, queries;
 };
+// Wide: of the warpgroups that compute scores and that hold sums.
+struct WideRegisterBudget {
+  int producer, scores, sums;
+};
+constexpr WideRegisterBudget wide_register_budget(const ScoreRule& rule) {
+  if (rule.varlen) return {.producer = 48, .scores = 144, .sums = 160};
+  return {.producer = 32, .scores = 160, .sums = 160};
+}
 constexpr RegisterBudget register_budget(const Config& c) {
   if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};

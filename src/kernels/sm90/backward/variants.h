@@ -17,6 +17,17 @@ constexpr int compiled_head_dim(int head_dim) {
   return 0;
 }
 
+// Of wide heads: so that half of the columns are whole panels.
+inline constexpr int kCompiledWideHeadDims[] = {256, 384, 512};
+
+/// The smallest that holds `head_dim`, of wide heads; 0 where it is more.
+constexpr int compiled_wide_head_dim(int head_dim) {
+  for (const int size : kCompiledWideHeadDims) {
+    if (head_dim <= size) return size;
+  }
+  return 0;
+}
+
 /// What of a rule the backward's kernels are compiled for: the LSE has the sink in it already. dQ's kernel by roles
 /// takes the same: it computes rows again that are not finite.
 constexpr ScoreRule kernel_rule(ScoreRule rule) {

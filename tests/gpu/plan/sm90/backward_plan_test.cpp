@@ -331,8 +331,8 @@ TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
   EXPECT_EQ(message([](AttentionProblem& p) { p.has_qv = true; }),
             "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
             "or take the cpu engine");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
-            "head_dim is 264: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 576");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 520; }),
+            "head_dim is 520: the gpu engine takes multiples of 8 up to 512, the cpu engine all up to 576");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;
@@ -352,13 +352,14 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
             std::string("strobe::sm90::backward::roles_kernel<strobe::sm90::backward::Config{.rule = ") +
                 gpu::cpp_text(config.rule) +
                 ", .head_dim = 128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, "
-                ".by_roles = true, .staged_dq = true, .ordered = false, .alternates = false, .p_stages = 2, "
+                ".by_roles = true, .wide = false, .register_columns = 0, .staged_dq = true, .ordered = false, "
+                ".alternates = false, .p_stages = 2, "
                 ".ds_stages = 2, .shares_keys = false, .bias_stages = 0, .dp_ahead = false, .captures = false, .debug "
                 "= false}>");
   EXPECT_EQ(
       gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
       "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "
-      ".varlen = true, .offsets = false, .threads_per_row = 16}>");
+      ".varlen = true, .offsets = false, .threads_per_row = 16, .two_chunks = false}>");
 }
 
 }  // namespace

@@ -11,9 +11,10 @@
 namespace strobe::sm90::backward {
 
 struct QueryGradientConfig {
-  ScoreRule rule;  // the whole of the rule that the backward was compiled for: some rows are computed again
-  int head_dim = 256;
-  int block_m = 64;             // queries per step of the kernel that wrote dS
+  ScoreRule rule;        // the whole of the rule that the backward was compiled for: some rows are computed again
+  int head_dim = 256;    // columns of dQ that a CTA computes
+  int column_parts = 1;  // CTAs that have the same queries and other columns
+  int block_m = 64;      // queries per step of the kernel that wrote dS
   int consumer_warpgroups = 3;  // each owns 64 queries, all in one row of a block mask
   int stages = 4;
   bool debug = false;  // as Config's

@@ -35,7 +35,7 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
                                                     unsigned char* smem, QueryGradientBarriers<C>& barriers) {
   constexpr QueryGradientSmemPlan kPlan = smem_plan(C);
   ptx::griddepcontrol_wait();
-  const auto tile = QueryTile<C>::of(params, blockIdx.x);
+  const auto tile = QueryTile<C>::of(params, query_tile_number<C>());
   const SequenceStart keys = key_start<C.rule>(params, tile, tile.sequence, tile.k.used);
   RingPosition<C.stages> at{0, 1};
   KeyTiles<C> shown(params, tile);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
       }
     }
     load_tile<C.head_dim, kScoreTile>(maps.k, keys, n * kScoreTile, tile.head / params.heads_per_kv, stage + kPlan.k,
-                                      full);
+                                      full, first_column<C>());
     at.advance();
   }
 }
@@ -110,7 +110,8 @@ __device__ __forceinline__ bool is_last_launch(const Params& params) {
 template <QueryGradientConfig C>
 __device__ __forceinline__ void add_launches_before(const Params& params, const QueryTile<C>& tile, int m,
                                                     QueryGradientParts<C>& dq) {
-  const long long number = static_cast<long long>(tile.launch_head) * query_tiles<C>(params) + m;
+  const long long all = static_cast<long long>(tile.launch_head) * query_tiles<C>(params) + m;
+  const long long number = all * C.column_parts + first_column<C>() / C.head_dim;
   auto* sums =
       reinterpret_cast<float4*>(params.dq_before + number * (kScoreTile * C.head_dim)) + threadIdx.x % kWarpgroupSize;
 #pragma unroll
@@ -209,13 +210,14 @@ __device__ __forceinline__ void store_query_gradient(const QueryGradientMaps& ma
   const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);
   if (threadIdx.x % kWarpgroupSize == 0 && row < tile.q.owned) {
     const SequenceStart start = query_start<C.rule>(params, tile, tile.sequence, tile.q.owned);
-    store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, start, row, tile.head, rows);
+    store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, start, row, tile.head, rows, first_column<C>());
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
   }
   if (is_masked(C.rule) && repair) {
     finish_stores(kWarpgroup + warpgroup);
     const int begin = row + warp_of_warpgroup() * kRowsPerWarp;
-    repair_queries<C.rule, C.head_dim>(params, tile, tile.sequence, tile.head, C.block_m, begin, begin + kRowsPerWarp);
+    repair_queries<C.rule, C.head_dim>(params, tile, tile.sequence, tile.head, C.block_m, begin, begin + kRowsPerWarp,
+                                       first_column<C>());
   }
 }
 
@@ -225,7 +227,7 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
                                                        unsigned char* smem, QueryGradientBarriers<C>& barriers,
                                                        int warpgroup) {
   ptx::griddepcontrol_wait();  // not all of a tile's reads come after a stage that the producer has filled
-  const auto tile = QueryTile<C>::of(params, blockIdx.x);
+  const auto tile = QueryTile<C>::of(params, query_tile_number<C>());
   const int m = tile.m_first + warpgroup;
   if (C.rule.varlen && tile.q.used == 0) {
     clear_query_tile<C>(params, tile, m);
@@ -243,7 +245,7 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
   store_query_gradient<C>(maps, params, tile, m, smem, warpgroup, dq);
 }
 
-/// Grid: (query_tiles / consumer_warpgroups, rounded up) * query heads of this launch.
+/// Grid: (query_tiles / consumer_warpgroups, rounded up) * query heads of this launch * column_parts.
 template <QueryGradientConfig C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
     query_gradient(const __grid_constant__ QueryGradientMaps maps,

@@ -14,6 +14,18 @@ __device__ __forceinline__ int query_tiles(const Params& params) {
   return params.m_blocks * (C.block_m / kScoreTile);
 }
 
+/// The number of this CTA's tile, whose columns CTAs that follow each other have.
+template <QueryGradientConfig C>
+__device__ __forceinline__ int query_tile_number() {
+  return static_cast<int>(blockIdx.x) / C.column_parts;
+}
+
+/// The first of this CTA's columns of dQ.
+template <QueryGradientConfig C>
+__device__ __forceinline__ int first_column() {
+  return static_cast<int>(blockIdx.x) % C.column_parts * C.head_dim;
+}
+
 /// One tile of dQ as numbers.
 template <QueryGradientConfig C>
 struct QueryTile : sequence::Sequence {

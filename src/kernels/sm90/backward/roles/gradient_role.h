@@ -5,8 +5,7 @@
 
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/roles/role.h"
-#include "kernels/sm90/backward/scores.h"
-#include "kernels/sm90/tile/coordinates.h"
+#include "kernels/sm90/backward/roles/score_gradients.h"
 
 namespace strobe::sm90::backward {
 
@@ -58,24 +57,7 @@ class GradientRole : Role<C> {
     const uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
-      const uint4 chunk = chunks[i * kWarpgroupSize];
-      const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float2 d = row_numbers<C>(d_sum, 2 * i + half);
-#pragma unroll
-        for (int r = 0; r < kRowsPerThread; ++r) {
-          const float2 p = of_halves<C>(words[2 * half + r]);
-          float* two = &dp[8 * i + 4 * half + 2 * r];
-          if constexpr (C.rule.dropout) {
-            two[0] = score::marked_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
-            two[1] = score::marked_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
-          } else {
-            two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
-            two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
-          }
-        }
-      }
+      score_gradients<C>(dp, d_sum, chunks[i * kWarpgroupSize], i);
     }
     __syncwarp();
     arrive<C>(barriers_.handed_empty[p_.stage]);
@@ -93,20 +75,7 @@ class GradientRole : Role<C> {
     cptx::fence_proxy_async(cptx::space_shared);
     ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
     if (elected) {
-      constexpr int kQueryTiles = C.block_m / kScoreTile;
-      if constexpr (C.shares_keys) {
-        head += work.group_first;
-      }
-      const long long heads = static_cast<long long>(work.launch_head) * params_.heads_per_kv + head;
-      const long long index = (heads * params_.key_blocks + work.n - params_.first_key_block) * params_.m_blocks + m;
-      constexpr int kBytes = kQueryTiles * kScoreTileBytes;
-      constexpr int kCopyBytes = C.debug ? kScoreTileBytes : kBytes;  // initcheck does not see more written by one copy
-#pragma unroll
-      for (int i = 0; i < kBytes; i += kCopyBytes) {
-        cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * kBytes + i, tile + i,
-                            kCopyBytes);
-      }
-      cptx::cp_async_bulk_commit_group();
+      send_score_gradients<C>(params_, work, C.shares_keys ? head + work.group_first : head, m, tile);
     }
   }
 };

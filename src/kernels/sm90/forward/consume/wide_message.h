@@ -4,7 +4,7 @@
 
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/smem.h"
-#include "kernels/sm90/tile/fragment.h"
+#include "kernels/sm90/tile/lane_offset.h"
 
 namespace strobe::sm90::forward {
 
@@ -33,12 +33,6 @@ template <Config C>
 __device__ __forceinline__ bool all_stored(bool is_finite) {
   constexpr int kThreads = (C.consumer_warpgroups + C.output_warpgroups) * kWarpgroupSize;
   return !ptx::bar_red_or(kWideEnd, kThreads, !is_finite);
-}
-
-/// Where this lane's row of a 16 x 16 block of a warp's rows lies in a panel, for ldmatrix and stmatrix.
-__device__ __forceinline__ int lane_offset(int column) {
-  const int lane = threadIdx.x % kWarpSize;
-  return piece_offset(warp_of_warpgroup() * kRowsPerWarp + lane % kRowsPerWarp, column / 8 + lane / kRowsPerWarp);
 }
 
 }  // namespace strobe::sm90::forward

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instructions for the shared memory of another CTA of the cluster, one per function. Addresses are those of the window
+// shared::cluster, as map_shared() makes them.
+#pragma once
+
+#include <cuda/__ptx/instructions/barrier_cluster.h>
+#include <cuda/std/cstdint>
+
+#include "kernels/sm90/ptx/cuda_ptx.h"
+
+namespace strobe::ptx {
+
+using cuda::std::uint32_t;
+using cuda::std::uint64_t;
+
+/// Where what lies at `local` in this CTA lies in the CTA of that rank.
+__device__ __forceinline__ uint32_t map_shared(const void* local, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;\n"
+      : "=r"(mapped)
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(local))), "r"(rank));
+  return mapped;
+}
+
+__device__ __forceinline__ void st_shared_cluster_v4(uint32_t address, const uint4& words) {
+  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+
+/// Arrives at a barrier of that CTA, after what this thread did to any shared memory of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+
+}  // namespace strobe::ptx

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/wide_backward_tiles.h"
+
+#include "kernels/sm90/backward/wide/smem.h"
+
+namespace strobe::sm90 {
+namespace {
+
+constexpr int kMostPanels = 16;
+
+/// Columns of K or V that the scores' warpgroup has registers for, as compiling shows.
+int wide_register_columns(const ScoreRule& rule) {
+  if (rule.varlen) return 64;
+  if (rule.dropout) return 128;
+  return is_masked(rule) || rule.softcap || rule.alibi || rule.scale_first ? 192 : 256;
+}
+
+}  // namespace
+
+backward::Config with_wide_tiles(const backward::Config& call) {
+  backward::Config config = call;
+  config.by_roles = true;
+  config.block_m = kRowsPerWarpgroup;
+  config.staged_dq = false;
+  config.register_columns = wide_register_columns(call.rule);
+  config.do_stages = 3;
+  config.p_stages = config.ds_stages = 2;
+  config.q_stages = kMostPanels;
+  while (config.q_stages > 2 && main_smem_bytes(config) > kMaxSmemBytes) --config.q_stages;
+  return config;
+}
+
+}  // namespace strobe::sm90

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of backwards of heads of more than 256 columns compile, without a GPU, and keep nothing in local memory.
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/plan/plan_problem.h"
+#include "gpu/plan/sm90/compiled_kernels.h"
+#include "gpu/variant/architecture.h"
+#include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
+
+namespace strobe::sm90 {
+namespace {
+
+struct WideOption {
+  const char* name;
+  void (*set)(AttentionProblem& problem);
+};
+
+std::ostream& operator<<(std::ostream& out, const WideOption& option) { return out << option.name; }
+
+const WideOption kWideKernelOptions[] = {
+    {"full", [](AttentionProblem&) {}},
+    {"causal", [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; }},
+    {"window", [](AttentionProblem& p) { p.window.left = p.window.right = 1023; }},
+    {"chunk",
+     [](AttentionProblem& p) {
+       p.causal = CausalMask::bottom_right;
+       p.chunk = 1024;
+     }},
+    {"softcap", [](AttentionProblem& p) { p.softcap = 30.0F; }},
+    {"causal_softcap",
+     [](AttentionProblem& p) {
+       p.causal = CausalMask::bottom_right;
+       p.softcap = 30.0F;
+     }},
+    {"alibi", [](AttentionProblem& p) { p.modifiers.has_alibi = true; }},
+    {"dropout", [](AttentionProblem& p) { p.dropout = 0.1F; }},
+    {"window_softcap_dropout",
+     [](AttentionProblem& p) {
+       p.window.left = p.window.right = 1023;
+       p.softcap = 30.0F;
+       p.dropout = 0.1F;
+     }},
+    {"negative_scale", [](AttentionProblem& p) { p.scale = -0.1F; }},
+    {"packed", [](AttentionProblem& p) { p.packed_q = p.packed_k = true; }},
+    {"packed_window_softcap_alibi_dropout",
+     [](AttentionProblem& p) {
+       p.packed_q = p.packed_k = true;
+       p.window.left = p.window.right = 1023;
+       p.softcap = 30.0F;
+       p.modifiers.has_alibi = true;
+       p.dropout = 0.1F;
+     }},
+    {"log_length",
+     [](AttentionProblem& p) {
+       p.packed_q = p.packed_k = true;
+       p.log_length = 100;
+     }},
+    {"offsets",
+     [](AttentionProblem& p) {
+       p.has_offsets = true;
+       p.window.left = 1023;
+     }},
+    {"narrow_v",
+     [](AttentionProblem& p) {
+       p.head_dim = 320;
+       p.head_dim_v = 256;
+       p.causal = CausalMask::bottom_right;
+     }},
+};
+
+class Sm90WideBackwardKernels : public CompiledKernels, public testing::WithParamInterface<WideOption> {};
+
+TEST_P(Sm90WideBackwardKernels, CompileWithoutSpills) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    AttentionProblem problem = test::problem_of(4096, 512, 512);
+    problem.pass = Pass::backward;
+    problem.dtype = dtype;
+    GetParam().set(problem);
+    const Result<backward::Config> config = backward_config(problem);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const BackwardPlan plan = backward_plan(problem, test::kH100, *config);
+    expect_compiles_without_spills(backward_variant(plan.config));
+    expect_compiles_without_spills(query_gradient_variant(plan.query));
+    expect_compiles_without_spills(gpu::prepare_variant(plan.prepare, gpu::kSm90a));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90WideBackwardKernels, testing::ValuesIn(kWideKernelOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+}  // namespace
+}  // namespace strobe::sm90
