@@ -12,7 +12,7 @@ constexpr int kMostPanels = 16;
 int wide_register_columns(const ScoreRule& rule) {
   if (rule.varlen) return 64;
   if (rule.dropout) return 128;
-  return is_masked(rule) || rule.softcap || rule.alibi || rule.scale_first ? 192 : 256;
+  return 192;  // log: bwd-wide-registers
 }
 
 }  // namespace
@@ -24,7 +24,8 @@ backward::Config with_wide_tiles(const backward::Config& call) {
   config.staged_dq = false;
   config.register_columns = wide_register_columns(call.rule);
   config.do_stages = 3;
-  config.p_stages = config.ds_stages = 2;
+  config.p_stages = 1;
+  config.ds_stages = 2;
   config.q_stages = kMostPanels;
   while (config.q_stages > 2 && main_smem_bytes(config) > kMaxSmemBytes) --config.q_stages;
   return config;
