@@ -119,6 +119,38 @@ TEST(Sm80FewQueries, StoredKeysAreOperands) {
   EXPECT_FALSE(few_plan(many, kFewOnH200).config.stored_operands);
 }
 
+// log: stored-32-rows-eight-groups
+TEST(Sm80FewQueries, RowsOfPagesIn8BitsHaveAsManyGroupsAsContiguousOnes) {
+  AttentionProblem problem =
+      few_problem({.batch = 32, .queries = 8, .keys = 16384, .heads_q = 32, .heads_kv = 8, .head_dim = 128});
+  problem.stored = {.dtype = DType::float8_e4m3, .k_rows = 16384, .v_rows = 16384};
+  const forward::Config contiguous = few_plan(problem, kFewOnH200).config;
+  problem.page_size = 16;
+  problem.has_seqused_k = true;
+  const forward::Config pages = few_plan(problem, kFewOnH200).config;
+  EXPECT_EQ(pages.key_groups, 8);
+  EXPECT_EQ(pages.key_groups, contiguous.key_groups);
+  EXPECT_EQ(pages.rows_per_warp, contiguous.rows_per_warp);
+  EXPECT_EQ(pages.block_n, contiguous.block_n);
+}
+
+// log: stored-half-lines-side-by-side
+TEST(Sm80FewQueries, RowsOfHalfLinesHaveWholeRoundsOfParts) {
+  const auto plan_of = [](std::int64_t batch, std::int64_t head_dim, bool pages) {
+    AttentionProblem problem =
+        few_problem({.batch = batch, .queries = 1, .keys = 16384, .heads_q = 32, .heads_kv = 8, .head_dim = head_dim});
+    problem.stored = {.dtype = DType::float8_e4m3, .k_rows = 16384, .v_rows = 16384};
+    if (pages) problem.page_size = 16;
+    problem.has_seqused_k = pages;
+    return few_plan(problem, kFewOnH200);
+  };
+  EXPECT_EQ(plan_of(32, 64, true).workers, 264);
+  EXPECT_EQ(plan_of(32, 128, true).workers, 132);
+  EXPECT_EQ(plan_of(32, 64, false).workers, 256);  // the tiles
+  EXPECT_EQ(plan_of(32, 64, false).config.schedule, Schedule::rounds);
+  EXPECT_EQ(plan_of(1, 64, true).workers, 132);
+}
+
 TEST(Sm80FewQueries, FitEveryDevice) {
   for (const auto& [name, shape] : kDevices) {
     for (const std::int64_t head_dim : {8, 40, 64, 96, 128, 192, 256}) {
