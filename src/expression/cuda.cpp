@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "expression/names.h"
@@ -100,20 +102,44 @@ std::string value_of(const Formula& formula, const Node& node) {
   }
 }
 
+/// A value that a kernel keeps: where it is in the kernel's KeptWords.
+using Places = std::map<Id, std::string>;
+
+/// "real_of(kept.tile[0])"
+std::string kept_value(Type type, const std::string& place) {
+  const std::string_view name = type == Type::boolean ? "boolean" : type == Type::integer ? "integer" : "real";
+  return fmt::format("{}_of(kept.{})", name, place);
+}
+
 /// One constant a node, children first.
-std::string statements(const Formula& formula, std::span<const Id> roots) {
+std::string statements(const Formula& formula, std::span<const Id> roots, const Places& places = {}) {
   const Graph& graph = formula.graph();
+  std::vector<Id> kept;
+  for (const auto& [id, place] : places) kept.push_back(id);
   std::string lines;
-  for (const Id id : reachable(graph, roots)) {
+  for (const Id id : reachable_from_kept(graph, roots, kept)) {
     const Node& node = graph[id];
-    lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id, value_of(formula, node));
+    const auto place = places.find(id);
+    lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id,
+                         place == places.end() ? value_of(formula, node) : kept_value(node.type, place->second));
   }
   return lines;
 }
 
-std::string function(std::string_view head, const Formula& formula, Id root) {
+std::string function(std::string_view head, const Formula& formula, Id root, const Places& places = {}) {
   return fmt::format("__device__ __forceinline__ {} {{\n{}  return x{};\n}}\n\n", head,
-                     statements(formula, std::array{root}), root);
+                     statements(formula, std::array{root}, places), root);
+}
+
+/// What finds the values of one scope.
+std::string finding(const Formula& formula, std::string_view scope, std::span<const Id> ids) {
+  if (ids.empty()) return "";
+  std::string lines = statements(formula, ids);
+  for (std::size_t i = 0; i < ids.size(); ++i) lines += fmt::format("  words[{}] = word_of(x{});\n", i, ids[i]);
+  return fmt::format(
+      "template <typename Captures>\n__device__ __forceinline__ void {}_values(const Captures& captures, const "
+      "Position& position, unsigned* words) {{\n{}}}\n\n",
+      scope, lines);
 }
 
 /// As kernels/expression/element.h names it.
@@ -192,6 +218,18 @@ std::string for_each_read(const Formula& formula) {
       lines);
 }
 
+/// The functions that find what kernels keep, and where each value is.
+std::string finding_all(const Formula& formula, Places& places) {
+  const KeptValues& kept = formula.kept();
+  std::string code;
+  for (const auto& [scope, ids] : {std::pair("tile", &kept.tile), std::pair("query", &kept.query),
+                                   std::pair("key", &kept.key), std::pair("diagonal", &kept.diagonal)}) {
+    code += finding(formula, scope, *ids);
+    for (std::size_t i = 0; i < ids->size(); ++i) places[(*ids)[i]] = fmt::format("{}[{}]", scope, i);
+  }
+  return code;
+}
+
 }  // namespace
 
 std::string device_code(const Formula& formula) {
@@ -199,18 +237,22 @@ std::string device_code(const Formula& formula) {
   std::string code =
       "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n\n#include \"kernels/expression/element.h\"\n"
       "#include \"kernels/expression/range.h\"\n\nnamespace strobe::expression {\n\n";
-  const auto add = [&](std::string_view type, std::string_view name, std::string_view takes, Id root) {
+  Places places;
+  code += finding_all(formula, places);
+  const auto add = [&](std::string_view type, std::string_view name, std::string_view more, Id root) {
     code += fmt::format("template <typename Captures>\n{}",
-                        function(fmt::format("{} {}({})", type, name, takes), formula, root));
+                        function(fmt::format("{} {}({}{})", type, name, kTakes, more), formula, root));
+    code += fmt::format(
+        "template <typename Captures, typename Kept>\n{}",
+        function(fmt::format("{} {}({}, const Kept& kept{})", type, name, kTakes, more), formula, root, places));
   };
   if (formula.has_score()) {
-    const std::string takes = fmt::format("{}, float score", kTakes);
-    add("float", "score_of", takes, formula.score());
-    add("float", "slope_of", takes, formula.slope());
+    add("float", "score_of", ", float score", formula.score());
+    add("float", "slope_of", ", float score", formula.slope());
     code += constants_of_reads(formula) + for_each_read(formula);
   }
   if (formula.has_mask()) {
-    add("bool", "shows", kTakes, formula.mask());
+    add("bool", "shows", "", formula.mask());
     code += visibility(formula);
   }
   return code + "}  // namespace strobe::expression\n";

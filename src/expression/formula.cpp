@@ -45,55 +45,22 @@ Status check_name(std::span<const Capture> captures, const Capture& capture) {
   return {};
 }
 
-/// How an integer depends on q and k.
-struct Dependence {
-  double q = 0, k = 0;  // its coefficients where it is linear in both
-  bool linear = true;
-  bool diagonal = true;  // it depends on k - q alone, if on either
-};
-
-/// Of every node. Counted in the graph's order, as a node may be reached in very many ways.
-std::vector<Dependence> dependences(const Graph& graph) {
-  std::vector<Dependence> all(graph.size());
-  for (std::size_t id = 0; id < graph.size(); ++id) {
-    const Node& node = graph[static_cast<Id>(id)];
-    Dependence& mine = all[id];
-    const auto of = [&](int child) { return all[node.children[child]]; };
-    if (node.op == Op::variable) {
-      mine.q = node.which == static_cast<int>(Variable::q) ? 1.0 : 0.0;
-      mine.k = node.which == static_cast<int>(Variable::k) ? 1.0 : 0.0;
-    } else if (node.op == Op::negate) {
-      mine = {.q = -of(0).q, .k = -of(0).k, .linear = of(0).linear};
-    } else if (node.op == Op::add) {
-      mine = {.q = of(0).q + of(1).q, .k = of(0).k + of(1).k, .linear = of(0).linear && of(1).linear};
-    } else {
-      mine.linear = std::ranges::all_of(
-          node.inputs(), [&](Id child) { return all[child].linear && all[child].q == 0 && all[child].k == 0; });
-    }
-    mine.diagonal =
-        (mine.linear && mine.q == -mine.k) ||
-        (node.count > 0 && std::ranges::all_of(node.inputs(), [&](Id child) { return all[child].diagonal; }));
+Pattern pattern_of(const Graph& graph, const std::vector<Scope>& scopes, const Node& load) {
+  const auto any = [&](Scope scope) {
+    return std::ranges::any_of(load.inputs(), [&](Id index) { return scopes[index] == scope; });
+  };
+  const bool by_pair = any(Scope::pair);
+  if (!by_pair && !any(Scope::diagonal)) {
+    if (!any(Scope::key)) return any(Scope::query) ? Pattern::query : Pattern::head;
+    if (!any(Scope::query)) return Pattern::key;
   }
-  return all;
-}
-
-Pattern pattern_of(const Graph& graph, const std::vector<Variables>& depends, const std::vector<Dependence>& pairs,
-                   const Node& load) {
-  Variables all = 0;
-  for (const Id index : load.inputs()) all |= depends[index];
-  const bool by_q = (all & bit(Variable::q)) != 0;
-  const bool by_k = (all & bit(Variable::k)) != 0;
-  if (!by_q && !by_k) return Pattern::head;
-  if (!by_k) return Pattern::query;
-  if (!by_q) return Pattern::key;
   const auto is = [&](Variable variable) {
     return std::ranges::any_of(load.inputs(), [&](Id index) {
       return graph[index].op == Op::variable && graph[index].which == static_cast<int>(variable);
     });
   };
   if (is(Variable::q) && is(Variable::k)) return Pattern::pair;
-  const bool diagonal = std::ranges::all_of(load.inputs(), [&](Id index) { return pairs[index].diagonal; });
-  return diagonal ? Pattern::diagonal : Pattern::scattered;
+  return by_pair || any(Scope::query) || any(Scope::key) ? Pattern::scattered : Pattern::diagonal;
 }
 
 }  // namespace
@@ -131,11 +98,10 @@ void Formula::derive() {
   if (!score_) return;
   const Adjoints adjoints = differentiate(graph_, *score_);
   slope_ = adjoints.score;
-  const std::vector<Variables> depends = dependencies(graph_);
-  const std::vector<Dependence> pairs = dependences(graph_);
+  const std::vector<Scope> scopes = scopes_of(graph_);
   for (const Adjoint& one : adjoints.loads) {
     const Node& load = graph_[one.load];
-    reads_.push_back({load.which, one.load, one.derivative, pattern_of(graph_, depends, pairs, load)});
+    reads_.push_back({load.which, one.load, one.derivative, pattern_of(graph_, scopes, load)});
   }
 }
 
@@ -177,6 +143,10 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
                   fmt::format("score: the text reads real captures at {} places, of which {} are the most",
                               formula->reads_.size(), kMostReads));
   }
+  std::vector<Id> roots;
+  if (formula->has_score()) roots = {formula->score(), formula->slope()};
+  if (formula->has_mask()) roots.push_back(formula->mask());
+  formula->kept_ = kept_values(formula->graph_, roots);
   formula->hash_ = formula->hash_of_all();
   formula->score_text_ = score;
   formula->mask_text_ = mask;

@@ -14,6 +14,7 @@
 #include "expression/derivative.h"
 #include "expression/graph.h"
 #include "expression/parser.h"
+#include "expression/scopes.h"
 #include "strobe/status.h"
 
 namespace strobe::expression {
@@ -63,6 +64,9 @@ class Formula {
   Id written_score() const { return *written_score_; }
   Id written_mask() const { return *written_mask_; }
 
+  /// What kernels keep for a tile, of score, slope and mask.
+  const KeptValues& kept() const { return kept_; }
+
   /// Which variables score and mask depend on.
   Variables score_variables() const { return score_ ? dependencies(graph_)[*score_] : 0U; }
   Variables mask_variables() const { return mask_ ? dependencies(graph_)[*mask_] : 0U; }
@@ -91,6 +95,7 @@ class Formula {
   std::optional<Id> score_, mask_, written_score_, written_mask_;
   Id slope_ = 0;
   std::vector<Read> reads_;
+  KeptValues kept_;
   std::string score_text_, mask_text_, text_;
   std::uint64_t hash_ = 0;
 };

@@ -34,6 +34,19 @@ TEST(DeviceCode, HasLiteralsToTheBit) {
   EXPECT_THAT(code_of("score * 0.1", ""), HasSubstr("__uint_as_float(0x3dcccccdU)"));
 }
 
+TEST(DeviceCode, FindsWhatIsKeptOncePerLine) {
+  const std::string code = code_of("score * vector[q] + exp(vector[k]) + vector[k - q]", "");
+  for (const char* const name : {"query_values(", "key_values(", "diagonal_values("})
+    EXPECT_THAT(code, HasSubstr(name));
+  EXPECT_THAT(code, Not(HasSubstr("tile_values(")));
+  const std::string from_kept = code.substr(code.find("typename Kept"));
+  const std::string score = from_kept.substr(0, from_kept.find("\n}"));
+  EXPECT_THAT(score, HasSubstr("real_of(kept.query[0])"));
+  EXPECT_THAT(score, HasSubstr("real_of(kept.key[0])"));
+  EXPECT_THAT(score, HasSubstr("real_of(kept.diagonal[0])"));
+  EXPECT_THAT(score, Not(HasSubstr("load_float")));
+}
+
 TEST(DeviceCode, LooksAtIntegersOfATileAlone) {
   EXPECT_THAT(code_of("", "float(q) * 0.5 < 3.0 && k <= q"), HasSubstr("any_boolean()"));
 }

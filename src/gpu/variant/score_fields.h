@@ -37,7 +37,10 @@ constexpr auto fields_of(const TextRule&) {
   using gpu::field;
   return gpu::all_fields(field("score", &TextRule::score), field("slope", &TextRule::slope),
                          field("wide_slope", &TextRule::wide_slope), field("mask", &TextRule::mask),
-                         field("code_low", &TextRule::code_low), field("code_high", &TextRule::code_high));
+                         field("short_mask", &TextRule::short_mask), field("tile_values", &TextRule::tile_values),
+                         field("query_values", &TextRule::query_values), field("key_values", &TextRule::key_values),
+                         field("diagonal_values", &TextRule::diagonal_values), field("code_low", &TextRule::code_low),
+                         field("code_high", &TextRule::code_high));
 }
 
 constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }

@@ -100,6 +100,16 @@ double largest(const Graph& graph, Id root) {
   return known[root];
 }
 
+/// Whether kernels evaluate the mask at each score: else in a loop, for less code.
+bool is_short(const expression::Formula& formula) {
+  constexpr int kMostInstructions = 12;
+  std::vector<Id> kept;
+  for (const auto* ids : {&formula.kept().tile, &formula.kept().query, &formula.kept().key, &formula.kept().diagonal}) {
+    kept.insert(kept.end(), ids->begin(), ids->end());
+  }
+  return expression::cost_of_pair(formula.graph(), std::array{formula.mask()}, kept) <= kMostInstructions;
+}
+
 }  // namespace
 
 TextRule text_rule(const AttentionProblem& problem) {
@@ -112,6 +122,11 @@ TextRule text_rule(const AttentionProblem& problem) {
   rule.wide_slope = rule.slope && !(largest(formula.graph(), formula.slope()) < kMostNarrow);
   rule.mask = formula.has_mask() && !problem.expression.mask_is_option;
   if (!has_text(rule)) return {};
+  rule.short_mask = rule.mask && is_short(formula);
+  rule.tile_values = static_cast<int>(formula.kept().tile.size());
+  rule.query_values = static_cast<int>(formula.kept().query.size());
+  rule.key_values = static_cast<int>(formula.kept().key.size());
+  rule.diagonal_values = static_cast<int>(formula.kept().diagonal.size());
   std::tie(rule.code_low, rule.code_high) = codes().name_of(formula);
   return rule;
 }

@@ -95,6 +95,14 @@ __device__ __forceinline__ T select(bool condition, T yes, T no) {
   return condition ? yes : no;
 }
 
+// Values that kernels keep are words.
+__device__ __forceinline__ unsigned word_of(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ unsigned word_of(int x) { return static_cast<unsigned>(x); }
+__device__ __forceinline__ unsigned word_of(bool x) { return x ? 1U : 0U; }
+__device__ __forceinline__ float real_of(unsigned word) { return __uint_as_float(word); }
+__device__ __forceinline__ int integer_of(unsigned word) { return wrapped(word); }
+__device__ __forceinline__ bool boolean_of(unsigned word) { return word != 0; }
+
 /// An element of a capture: whether there is one at the indices, and where, in elements.
 struct Place {
   bool inside;

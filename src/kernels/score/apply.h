@@ -76,8 +76,8 @@ __device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreP
 
 /// The scores of one tile, block_n keys wide: the factor of its sequence, softcap, scale where it must come first, bias
 /// and ALiBi. The second row of a thread is `query_step` queries after its first. The bias is fetched from global
-/// memory here, or comes another way.
-template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias>
+/// memory here, or comes another way. `keeps_text`: values of a text's are found once for rows, keys and diagonals.
+template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias, bool keeps_text = false>
 class Transform {
  public:
   struct Row {
@@ -87,11 +87,14 @@ class Transform {
     int head_kv;
     sequence::FirstPositions first;  // of its sequence
     int queries;                     // that its sequence has
+    int place = 0;                   // where values of texts are kept: the query, though it may not exist
   };
 
-  /// `row(r)` is this thread's row r, `keys` how many its sequence has; read where the rule needs them.
+  /// `row(r)` is this thread's row r, `keys` how many its sequence has; read where the rule needs them. `text_words`:
+  /// shared memory of the warp's for what is kept of a text.
   template <typename RowOf, typename Captures>
-  __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row, const Captures& captures)
+  __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row, const Captures& captures,
+                                       unsigned* text_words = nullptr)
       : params_(params),
         factor_(params, keys),
         bias_(params.bias, keys,
@@ -104,16 +107,23 @@ class Transform {
                  const Row one = row(r);
                  return slope_log2(params.alibi, one.batch, one.head) / remaining_scale<R>(params);
                }),
-        text_(captures, [&](int r) -> expression::Position {
-          const Row one = row(r);
-          return {.q = one.first.q + one.query,
-                  .k = one.first.k,
-                  .head = one.head,
-                  .head_kv = one.head_kv,
-                  .batch = one.batch,
-                  .q_len = one.queries,
-                  .k_len = keys};
-        }) {}
+        text_(
+            captures,
+            [&](int r) -> expression::Position {
+              const Row one = row(r);
+              return {.q = one.first.q + (keeps_text ? one.place : one.query),
+                      .k = one.first.k,
+                      .head = one.head,
+                      .head_kv = one.head_kv,
+                      .batch = one.batch,
+                      .q_len = one.queries,
+                      .k_len = keys};
+            },
+            text_words) {}
+
+  /// What block n's scores need of a text: to be found while the scores are computed, once the block before is done
+  /// with. By whole warps.
+  __device__ __forceinline__ void find_text(int n) const { text_.find(n * block_n); }
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
   __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {
@@ -173,8 +183,8 @@ class Transform {
       const float2 terms = bias.pair(i / 2);
       s[i] = alibi(with_scale_and_bias(R, params_, s[i], terms.x), r, column);
       s[i + 1] = alibi(with_scale_and_bias(R, params_, s[i + 1], terms.y), r, column + 1);
-      s[i] = text_.score(s[i], r, own_key + column);
-      s[i + 1] = text_.score(s[i + 1], r, own_key + column + 1);
+      s[i] = text_.score(s[i], r, own_key, column);
+      s[i + 1] = text_.score(s[i + 1], r, own_key, column + 1);
     }
   }
 
@@ -182,7 +192,7 @@ class Transform {
   [[no_unique_address]] ProductFactor<R> factor_;
   BiasRows<R, fetches_bias> bias_;
   AlibiRows<R, block_n, query_step> alibi_;
-  [[no_unique_address]] TextRows<R> text_;
+  [[no_unique_address]] TextRows<R, block_n, keeps_text> text_;
 };
 
 /// What a backward subtracts of score * scale_log2, `score` being softcapped, to have a probability's exponent: the

@@ -13,7 +13,13 @@ struct TextRule {
   bool slope = false;       // whose derivative by the score is not 1
   bool wide_slope = false;  // nor known to be 16 at most
   bool mask = false;        // a text hides keys
-  int code_low = 0;         // 62 bits that name the code
+  bool short_mask = false;  // by few instructions for a pair, once the values below are known
+  // Values that are found once for a tile, and for each query, key and diagonal of it (src/expression/scopes.h).
+  int tile_values = 0;
+  int query_values = 0;
+  int key_values = 0;
+  int diagonal_values = 0;
+  int code_low = 0;  // 62 bits that name the code
   int code_high = 0;
 
   bool operator==(const TextRule&) const = default;

@@ -41,6 +41,7 @@ struct ScoreBlock {
   int key_first, query_first;
   float slope_log2;  // ALiBi's; loaded here, so that its latency passes under the products
   bool shown;        // likewise: a text that hides keys hides none of these
+  [[no_unique_address]] score::TextFragment<C.rule, C.block_m, true> text;
 
   __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head_in_batch_in,
                                         int key_first_in, int m)
@@ -50,13 +51,36 @@ struct ScoreBlock {
         key_first(key_first_in),
         query_first(m * C.block_m),
         slope_log2(0.0F),
-        shown(false) {
+        shown(false),
+        text(nullptr) {
     if constexpr (C.rule.text.mask) {
       shown = score::shows_block<C.rule>(params.blocks, work.sequence, head_in_batch - work.sequence * params.heads,
                                          query_first, key_first);
     }
     if constexpr (C.rule.alibi) {
       slope_log2 = score::slope_log2(params.score.alibi, work.sequence, head_in_batch - work.sequence * params.heads);
+    }
+  }
+
+  /// What the scores need of a text, to be found while they are computed. `memory`: a warp's text_bytes() for each warp
+  /// of the warpgroup.
+  __device__ __forceinline__ void find_text(unsigned char* memory) {
+    if constexpr (has_text(C.rule)) {
+      const int warp = thread_of_warpgroup() / kWarpSize;
+      text = decltype(text)(reinterpret_cast<unsigned*>(memory + warp * text_bytes(C)));
+      const sequence::FirstPositions start = first();
+      const expression::Position pair = {.q = start.q + query_first,
+                                         .k = start.k + key_first + warp * kRowsPerWarp,
+                                         .head = head_in_batch - work.sequence * params.heads,
+                                         .head_kv = work.head_kv,
+                                         .batch = work.sequence,
+                                         .q_len = work.q.used,
+                                         .k_len = work.k.used};
+      const expression::Captures& captures = sequence::captures_of<C.rule>(params);
+      text.find_rows(captures, pair);
+      if (C.rule.text.score || !shown) {
+        text.find_columns(captures, pair);
+      }
     }
   }
 
@@ -109,16 +133,12 @@ template <Config C>
 __device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<C>& s) {
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
   const expression::Position first = first_pair(block);
-  const score::TextWords<C.block_m / 2> words([&](int r, int column) {
+  score::hide_by<C.rule.text.short_mask>(s, [&](int r, int column) {
     expression::Position position = first;
     position.q += column;
     position.k += 8 * r;
-    return score::text_shows<C.rule>(captures, position);
+    return score::text_shows<C.rule>(captures, position, block.text.at(r, column));
   });
-#pragma unroll
-  for (int i = 0; i < C.block_m / 2; ++i) {
-    s[i] = words.shows(i) ? s[i] : kMinusInfinity;
-  }
 }
 
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.

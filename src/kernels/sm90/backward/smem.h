@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/math/hi_lo.h"
+#include "kernels/score/modifiers/text.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/tile/panel.h"
 
@@ -27,6 +28,7 @@ struct SmemPlan {
   int lse = 0;
   int d_sum = 0;
   int query_state = 0;
+  int text = 0;  // of each warp that computes P
   int barriers = 0;
   int total_bytes = 0;
 };
@@ -53,6 +55,12 @@ constexpr int bias_panels(const Config& c) { return c.rule.bias_float32 ? 2 : 1;
 constexpr int warpgroup_bias_bytes(const Config& c) { return bias_panels(c) * c.block_m * kPanelRowBytes; }
 constexpr int bias_bytes(const Config& c) { return block_n(c) / kRowsPerWarpgroup * warpgroup_bias_bytes(c); }
 
+/// What a warp that computes P keeps of a text.
+constexpr int text_bytes(const Config& c) {
+  return has_text(c.rule) ? 4 * text_words(c.rule.text, c.rule.text.query_values, c.rule.text.key_values, c.block_m)
+                          : 0;
+}
+
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
   plan.q_bytes = tile_bytes(c.block_m, c.head_dim);
@@ -73,7 +81,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? kQueryGradientPieceBytes : 0);
   plan.d_sum = plan.lse + c.q_stages * plan.lse_bytes;
   plan.query_state = plan.d_sum + c.do_stages * plan.d_bytes;
-  plan.barriers = plan.query_state + kQueryStateBytes;
+  plan.text = plan.query_state + kQueryStateBytes;
+  plan.barriers = plan.text + block_n(c) / kRowsPerWarp * text_bytes(c);
   plan.total_bytes = plan.barriers + 8 * barrier_count(c);
   if (c.debug) {  // memcheck takes rows of eight columns, which WGMMA reads twice, for rows of sixteen
     const int after_lse = plan.lse + (c.q_stages + 1) * plan.lse_bytes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/math/eight_bit.h"
+#include "kernels/score/modifiers/text.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/tile/panel.h"
 
@@ -65,6 +66,15 @@ struct BlockMessage {
   int slot, rows;  // likewise: of a part of a tile, and its rows that exist; slot < 0: a whole tile
 };
 
+/// Whether values that a text needs are found once for rows, keys and diagonals of a warp's tile: of packed heads its
+/// rows are no neighbours.
+constexpr bool keeps_text(const Config& c) { return has_text(c.rule) && c.packed_heads == 1; }
+
+/// Of a warp.
+constexpr int text_bytes(const Config& c) {
+  return keeps_text(c) ? 4 * text_words(c.rule.text, c.rule.text.key_values, c.rule.text.query_values, c.block_n) : 0;
+}
+
 struct SmemPlan {
   int q_bytes = 0;    // of one warpgroup and stage
   int k_bytes = 0;    // of one stage
@@ -80,6 +90,7 @@ struct SmemPlan {
   int kept = 0;    // float32 sums of O: of 8-bit operands, and of segments
   int scales = 0;  // 8-bit operands: a stage goes with one of V
   int bias = 0;    // of each warpgroup, stage by stage; 128-byte aligned
+  int text = 0;    // of each consumer warp
   int barriers = 0;
   int order = 0;  // sorted and split schedules: SequenceOrder, SplitWork
   int total_bytes = 0;
@@ -115,7 +126,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.bias = plan.scales + c.stages * scale_bytes(c);
   plan.messages = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
-  plan.barriers = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
+  plan.text = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
+  plan.barriers = plan.text + c.consumer_warpgroups * kWarpsPerWarpgroup * text_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
   const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
                           : c.schedule == Schedule::split ? static_cast<int>(sizeof(SplitWork))

@@ -22,6 +22,7 @@ struct BiasGradientSmemPlan {
   int bias = 0;
   int lse = 0;
   int d_sum = 0;
+  int text = 0;  // of each warp
   int barriers = 0;
   int total_bytes = 0;
 };
@@ -51,7 +52,8 @@ constexpr BiasGradientSmemPlan bias_gradient_smem_plan_of(const Config& c, int s
   plan.bias = plan.d_o + gradient_stages * plan.do_bytes;
   plan.lse = plan.bias + kKeyWarpgroups * kept_bytes(c);
   plan.d_sum = plan.lse + score_stages * 4 * c.block_m;
-  plan.barriers = plan.d_sum + gradient_stages * 4 * c.block_m;
+  plan.text = plan.d_sum + gradient_stages * 4 * c.block_m;
+  plan.barriers = plan.text + kKeyWarpgroups * kWarpsPerWarpgroup * text_bytes(c);
   plan.total_bytes = plan.barriers + kBiasGradientBarrierBytes;
   return plan;
 }

@@ -137,8 +137,8 @@ class BiasGradient {
   /// sums += dS of one sequence and head.
   __device__ __forceinline__ void add_step(const BiasGradientTile& tile, const BiasStep<C>& step, bool& kept,
                                            Scores<C>& sums) {
-    const ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head,
-                              step.work.n * block_n(C), tile.m);
+    ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head, step.work.n * block_n(C),
+                        tile.m);
     const bool masked = C.rule.text.mask || !step.work.template sees_all<C.rule>(tile.m) ||
                         block.query_first + C.block_m > step.work.q.used;
     const int at = scores_.stage;
@@ -158,6 +158,7 @@ class BiasGradient {
     ptx::wgmma_commit_group();
     RowNumbers<C> lse_log2;
     load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + at * kRowBytes));
+    block.find_text(smem_ + kPlan.text + warpgroup * kWarpsPerWarpgroup * text_bytes(C));
     if constexpr (C.dp_ahead) {
       issue_gradients(dp);
       ptx::wgmma_wait_group<1>(p);

@@ -49,8 +49,8 @@ class CaptureGradient {
   }
 
   __device__ __forceinline__ void add_step(const BiasGradientTile& tile, const BiasStep<C>& step) {
-    const ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head,
-                              step.work.n * block_n(C), tile.m);
+    ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head, step.work.n * block_n(C),
+                        tile.m);
     if constexpr (C.rule.bias) {
       KeptBias<C>(own_memory(), params_).fetch(params_, tile, warpgroup);
     }
@@ -64,6 +64,7 @@ class CaptureGradient {
     ptx::wgmma_commit_group();
     RowNumbers<C> lse_log2;
     load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + at * kRowBytes));
+    block.find_text(smem_ + kPlan.text + warpgroup * kWarpsPerWarpgroup * text_bytes(C));
     ptx::wgmma_wait_group<0>(p);
     __syncwarp();  // all lanes have read LSE
     arrive<C>(barriers_.scores_empty[at]);
@@ -101,7 +102,8 @@ class CaptureGradient {
     KeptBias<C> bias(own_memory(), params_);
     for_each_score_before_text<C>(block, s, bias, [&](int i, const expression::Position& pair, float, float score) {
       before[i] = score;
-      s[i] = score::text_score<C.rule>(captures, pair, score);
+      const auto kept = block.text.at(i / 2 % kRowsPerThread, i / 4 * 8 + i % 2);
+      s[i] = score::text_score<C.rule>(captures, pair, kept, score);
     });
     hide<C>(block, s);
     const bool large = block.has_large_rows();

@@ -78,7 +78,7 @@ class KeyWarpgroup {
     int heads = work.template query_heads<C>(params_);
     do {  // not for: a loop that may be empty takes ptxas more registers
       for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
-        const ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
+        ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
         Operand<C> halves, p, ds;
         compute_probabilities<has_large_rows>(block, C.rule.text.mask || !work.sees_all<C.rule>(m), p, halves);
         compute_score_gradients(halves, p, ds);
@@ -93,7 +93,7 @@ class KeyWarpgroup {
   }
 
   template <bool has_large_rows>
-  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& p,
+  __device__ __forceinline__ void compute_probabilities(ScoreBlock<C>& block, bool masked, Operand<C>& p,
                                                         Operand<C>& halves) {
     Scores<C> s;
     StepBias<C> bias;
@@ -114,6 +114,7 @@ class KeyWarpgroup {
     if constexpr (!has_hi_lo_lse(C)) {
       load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + q_.stage * kPlan.lse_bytes));
     }
+    block.find_text(smem_ + kPlan.text + warpgroup() * kWarpsPerWarpgroup * text_bytes(C));
     ptx::wgmma_wait_group<0>(s);
     const bool large = has_large_rows && block.has_large_rows();
     if constexpr (C.bias_stages > 0) {

@@ -27,7 +27,7 @@ class ProbabilityRole : Role<C> {
       Scores<C> s;
       Operand<C> p;
       const int head_in_batch = work.sequence * params_.heads + work.template first_query_head<C>(params_) + head;
-      const ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
+      ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
       compute_probabilities<has_large_rows>(block, m, s, p);
       hand_over(block, s, p);
       add_to_gradients(dv, p);
@@ -38,14 +38,14 @@ class ProbabilityRole : Role<C> {
   /// P of query block m in `s`, and of softcapped scores as operand `p`, where `s` becomes P times softcap's
   /// derivative.
   template <bool has_large_rows>
-  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, int m, Scores<C>& s,
-                                                        Operand<C>& p) {
+  __device__ __forceinline__ void compute_probabilities(ScoreBlock<C>& block, int m, Scores<C>& s, Operand<C>& p) {
     StepBias<C> bias;
     if constexpr (C.bias_stages == 0) {
       bias.fetch(block);
     }
     RowNumbers<C> lse_log2;
     issue_scores(s, lse_log2);
+    block.find_text(smem_ + kPlan.text);
     ptx::wgmma_wait_group<0>(s);
     const bool masked = (C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(m);
     if constexpr (has_hi_lo_lse(C)) {

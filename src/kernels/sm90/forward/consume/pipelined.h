@@ -104,6 +104,7 @@ class PipelinedLoop : private Steps<C> {
     issue_scores(s);
     WarpgroupOrder<C>::pass(warpgroup());
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
+    rules.transform.find_text(n);
     look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
@@ -128,6 +129,7 @@ class PipelinedLoop : private Steps<C> {
     wait_k();
     issue_both(s, o, p);
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
+    rules.transform.find_text(n);
     look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
@@ -189,6 +191,7 @@ class PipelinedLoop : private Steps<C> {
     const bool shown = C.rule.text.mask && walk.is_shown(n, warpgroup());
     const int next = walk.before(n);
     issue_both(s, o, p);
+    rules.transform.find_text(n);
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();

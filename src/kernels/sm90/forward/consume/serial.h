@@ -78,6 +78,7 @@ class SerialLoop : private Steps<C> {
       WarpgroupOrder<C>::wait(warpgroup());
       ptx::wgmma_fence();
       issue_scores(s);
+      rules.transform.find_text(n);
       ptx::wgmma_wait_group<0>(s);
       WarpgroupOrder<C>::pass(warpgroup());
       scores_done();

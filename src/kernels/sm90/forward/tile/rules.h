@@ -27,13 +27,25 @@ constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 template <Config C>
 struct TileRules {
   using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, C.masks_by_words>;
-  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>, keeps_text(C)>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
 
   Mask mask;
   Transform transform;
   Dropout dropout;
 };
+
+/// This warp's shared memory for what is kept of a text.
+template <Config C>
+__device__ __forceinline__ unsigned* text_words_of_warp(int warpgroup) {
+  if constexpr (keeps_text(C)) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
+    return reinterpret_cast<unsigned*>(smem + smem_plan(C).text + warp * text_bytes(C));
+  } else {
+    return nullptr;
+  }
+}
 
 template <Config C>
 __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const TileWork& work, int warpgroup) {
@@ -49,12 +61,14 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
             .query = min(row / C.packed_heads, work.q.used - 1),
             .head_kv = params.by_heads_per_kv.quotient(work.tile.head),
             .first = sequence::first_positions<C.rule>(params, work.tile.sequence),
-            .queries = work.q.used};
+            .queries = work.q.used,
+            .place = row};
   };
   const int row = first + warpgroup_row(0);
   const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
-          {params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params)},
+          {params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params),
+           text_words_of_warp<C>(warpgroup)},
           {params.score.dropout,
            {.head = score::head_of_whole(params.score.dropout, work.tile.sequence, head_in_batch<C>(params, work, row)),
             .query = row,

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts whose values depend on the tile, the query, the key or the diagonal alone, which kernels of sm90 find once and
+// keep: both passes against the float64 reference, around the edges of tiles.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device_case.h"
+#include "gpu_test.h"
+#include "tested_engine.h"
+
+namespace strobe::test {
+namespace {
+
+using Lengths = std::pair<std::int64_t, std::int64_t>;  // of queries and keys
+
+constexpr std::int64_t kHeads = 4;
+constexpr std::int64_t kLongest = 700;
+
+CapturedTensor reals(const std::string& name, const std::vector<std::int64_t>& shape) {
+  return {.type = {.name = name, .dtype = DType::float32, .rank = static_cast<int>(shape.size())},
+          .shape = shape,
+          .wants_gradient = true};
+}
+
+CapturedTensor integers(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t largest) {
+  return {.type = {.name = name, .dtype = DType::int32, .rank = static_cast<int>(shape.size())},
+          .shape = shape,
+          .largest = largest};
+}
+
+class GpuText : public FamilyTest {
+ protected:
+  static AttentionCase text_case(const TextCase& text, std::int64_t head_dim) {
+    AttentionCase attention = plain_case(0, head_dim, CausalMask::none);
+    attention.dtype = DType::bfloat16;
+    attention.heads_q = kHeads;
+    attention.text = text;
+    return attention;
+  }
+
+  void expect_matches(AttentionCase attention, const std::vector<Lengths>& shapes) {
+    for (const auto& [queries, keys] : shapes) {
+      attention.q.rows = queries;
+      attention.k.rows = keys;
+      SCOPED_TRACE(describe(attention));
+      const TestedVariants variants(true);
+      DeviceCase(attention, device()).expect_both_right(stream());
+      if (HasFailure()) return;
+    }
+  }
+
+  /// At both head dimensions that have kernels of their own, and beside used lengths and a causal mask.
+  void expect_matches(const TextCase& text) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionCase attention = text_case(text, head_dim);
+      expect_matches(attention, {{200, 333}, {3, 300}, {450, kLongest}});
+      attention.options.causal = CausalMask::bottom_right;
+      attention.q.seqused = {300, 77};
+      attention.k.seqused = {201, 33};
+      expect_matches(attention, {{330, 201}});
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, GpuText, kFamilies, family_name);
+
+TEST_P(GpuText, OfDiagonals) {
+  expect_matches({"score + bias[head][k - q + 150]", "", {reals("bias", {kHeads, 500})}});
+}
+
+TEST_P(GpuText, OfDiagonalsByTables) {
+  expect_matches({"score + bias[head][bucket[max(q - k, 0)]] + slope[head] * (k - q)",
+                  "",
+                  {reals("bias", {kHeads, 8}), integers("bucket", {400}, 7), reals("slope", {kHeads})}});
+}
+
+TEST_P(GpuText, OfQueriesAndKeys) {
+  expect_matches({"score * scale[q] + gate[batch][head][q] - gate[batch][head_kv][k]",
+                  "",
+                  {reals("gate", {2, kHeads, 600}), reals("scale", {500})}});
+}
+
+TEST_P(GpuText, OfHeads) {
+  expect_matches({"tanh(score * heat[head]) * rise[batch] / log(float(k_len + 2))",
+                  "",
+                  {reals("heat", {kHeads}), reals("rise", {2})}});
+}
+
+TEST_P(GpuText, OfAll) {
+  expect_matches({"sigmoid(score + far[k - q + 300]) * of_key[k] + of_query[q] * heat[head]",
+                  "(q - k) % 3 != 0 && kind[k] <= kind[q] + 1 && k < first[batch]",
+                  {reals("far", {600}), reals("of_key", {650}), reals("of_query", {400}), reals("heat", {kHeads}),
+                   integers("kind", {kLongest}, 3), integers("first", {2}, 600)}});
+}
+
+TEST_P(GpuText, OfMoreThanIsKept) {
+  expect_matches(
+      {"score + a[q] * score + b[q] * score * score + c[q] * abs(score) + d[q] * min(score, 1.0) + a[k] * "
+       "max(score, 0.5) + b[k] * score + c[k] * abs(score) + d[k] * min(score, 2.0) + a[k - q + 9] * score + "
+       "b[q - k + 300] * score + c[k - q + 100] * abs(score)",
+       "",
+       {reals("a", {500}), reals("b", {500}), reals("c", {500}), reals("d", {500})}});
+}
+
+TEST_P(GpuText, MasksOfLines) {
+  expect_matches({"", "k <= q + 60 && document[batch][k] == document[batch][q]", {integers("document", {2, 650}, 2)}});
+}
+
+TEST_P(GpuText, MasksOfDiagonals) { expect_matches({"", "(q - k) % 4 == 0 || k / 32 == q / 32", {}}); }
+
+TEST_P(GpuText, MasksTooLongForEachScore) {
+  expect_matches(
+      {"",
+       "(q * k) % 7 < 5 && (q + k * 3) % 5 != 0 || table[(q + k) % 64]",
+       {CapturedTensor{.type = {.name = "table", .dtype = DType::uint8, .rank = 1}, .shape = {64}, .largest = 1}}});
+}
+
+TEST_P(GpuText, BesideOptions) {
+  AttentionCase attention =
+      text_case({"score + bias[head][k - q + 150] - gate[k]",
+                 "document[k] == document[q] || k < 40",
+                 {reals("bias", {kHeads, 300}), reals("gate", {600}), integers("document", {600}, 2)}},
+                64);
+  attention.options = {.window = {90, 20}, .softcap = 20.0F};
+  attention.alibi = Alibi::per_head;
+  attention.bias = BiasCase{};
+  attention.has_sink = true;
+  expect_matches(attention, {{200, 333}, {500, 300}});
+}
+
+}  // namespace
+}  // namespace strobe::test
