@@ -54,10 +54,11 @@ bool takes_relative_alibi(const Config& c) {
 }
 
 /// Split schedules store few whole tiles: what one stage leaves of shared memory lets CTAs of `combine` be there beside
-/// this one's when it ends. So do others of which a second stage would take a stage of K and V, or of the bias.
+/// this one's when it ends. So do others of which a second stage would take a stage of Q, of K and V, or of the bias.
 int output_stages_of(const Config& c) {
-  const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128) ||
-                   c.bias_stages > 1 || (c.bias_stages > 0 && c.rule.bias_float32);
+  const bool one = panels(c.head_dim_v) == 1 || text_bytes(c) > 0 || c.schedule == Schedule::split ||
+                   (converts(c) && c.head_dim_v > 128) || c.bias_stages > 1 ||
+                   (c.bias_stages > 0 && c.rule.bias_float32);
   return one ? 1 : 2;
 }
 

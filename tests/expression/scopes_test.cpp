@@ -79,10 +79,13 @@ TEST(KeptValues, AreTheCostliestOfTooMany) {
   EXPECT_THAT(texts(*formula, formula->kept().query), testing::Not(testing::Contains("float(q)")));
 }
 
-TEST(Patterns, OfAnIndexThatHangsOnTheScoreAreScattered) {
-  const auto formula = formula_of("score + slope[int(score)]", "");
-  ASSERT_EQ(formula->reads().size(), 1U);
-  EXPECT_EQ(formula->reads()[0].pattern, expression::Pattern::scattered);
+TEST(Patterns, OfAnIndexThatDependsOnTheScoreAreScattered) {
+  for (const std::string read : {"slope[int(score)]", "slope[q + int(score)]", "slope[k + int(score)]",
+                                 "slope[k - q + int(score)]", "bias[q][int(score)]"}) {
+    const auto formula = formula_of("score + " + read, "");
+    ASSERT_EQ(formula->reads().size(), 1U);
+    EXPECT_EQ(formula->reads()[0].pattern, expression::Pattern::scattered) << read;
+  }
 }
 
 }  // namespace

@@ -50,16 +50,15 @@ class GpuText : public FamilyTest {
     }
   }
 
-  /// At both head dimensions that have kernels of their own, and beside used lengths and a causal mask.
+  /// Of whole sequences, then beside used lengths and a causal mask, at the head dimensions that have kernels of their
+  /// own.
   void expect_matches(const TextCase& text) {
-    for (const std::int64_t head_dim : {64, 128}) {
-      AttentionCase attention = text_case(text, head_dim);
-      expect_matches(attention, {{200, 333}, {3, 300}, {450, kLongest}});
-      attention.options.causal = CausalMask::bottom_right;
-      attention.q.seqused = {300, 77};
-      attention.k.seqused = {201, 33};
-      expect_matches(attention, {{330, 201}});
-    }
+    expect_matches(text_case(text, 64), {{200, 333}, {3, 300}, {450, kLongest}});
+    AttentionCase attention = text_case(text, 128);
+    attention.options.causal = CausalMask::bottom_right;
+    attention.q.seqused = {300, 77};
+    attention.k.seqused = {201, 33};
+    expect_matches(attention, {{330, 201}});
   }
 };
 
@@ -127,6 +126,19 @@ TEST_P(GpuText, BesideOptions) {
   attention.bias = BiasCase{};
   attention.has_sink = true;
   expect_matches(attention, {{200, 333}, {500, 300}});
+}
+
+// Scores between -3 and 3 read several elements, each of which takes the gradient of the pairs that read it.
+TEST_P(GpuText, OfAnIndexThatDependsOnTheScore) {
+  AttentionCase attention = text_case({"score + table[int(score) + 3]", "", {reals("table", {7})}}, 64);
+  attention.batch = 1;
+  attention.heads_q = attention.heads_kv = 1;
+  attention.q.rows = 40;
+  attention.k.rows = 50;
+  const TestedVariants variants(true);
+  DeviceCase on_device(attention, device());
+  on_device.expect_both_right(stream());
+  for (const std::int64_t read : {2, 3, 4}) EXPECT_NE(on_device.tensors.d_captures[0].get(read), 0.0) << read;
 }
 
 }  // namespace

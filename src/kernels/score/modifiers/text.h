@@ -21,6 +21,9 @@ namespace strobe {
 /// Registers of a thread that a forward keeps for a text, but for what its code keeps.
 inline constexpr int kTextRegisters = 24;
 
+/// Of heads of up to so many columns kernels have shared memory for values of a text.
+inline constexpr int kMostTextColumns = 128;
+
 /// Lines of a fragment, columns or diagonals, of which a warp finds values: 32 at a time.
 constexpr int text_lines(int count) { return (count + 31) / 32 * 32; }
 constexpr int text_diagonals(int columns) { return columns + 15; }  // of sixteen rows

@@ -65,7 +65,7 @@ struct ScoreBlock {
   /// What the scores need of a text, to be found while they are computed. `memory`: a warp's text_bytes() for each warp
   /// of the warpgroup.
   __device__ __forceinline__ void find_text(unsigned char* memory) {
-    if constexpr (has_text(C.rule)) {
+    if constexpr (keeps_text(C)) {
       const int warp = thread_of_warpgroup() / kWarpSize;
       text = decltype(text)(reinterpret_cast<unsigned*>(memory + warp * text_bytes(C)));
       const sequence::FirstPositions start = first();
@@ -128,16 +128,33 @@ __device__ __forceinline__ expression::Position pair_of(expression::Position fir
   return first;
 }
 
+/// use(kept): of row r and `column`, less its thread's first one, what is kept of the text; use() where nothing is.
+template <Config C, typename Use>
+__device__ __forceinline__ auto with_kept(const ScoreBlock<C>& block, int r, int column, const Use& use) {
+  if constexpr (keeps_text(C)) {
+    return use(block.text.at(r, column));
+  } else {
+    return use();
+  }
+}
+
+/// Likewise of score i of a thread.
+template <Config C, typename Use>
+__device__ __forceinline__ auto with_kept(const ScoreBlock<C>& block, int i, const Use& use) {
+  return with_kept<C>(block, i / 2 % kRowsPerThread, i / 4 * 8 + i % 2, use);
+}
+
 /// Scores of pairs that a text hides become -inf.
 template <Config C>
 __device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<C>& s) {
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
   const expression::Position first = first_pair(block);
-  score::hide_by<C.rule.text.short_mask>(s, [&](int r, int column) {
+  score::hide_by<keeps_text(C) && C.rule.text.short_mask>(s, [&](int r, int column) {
     expression::Position position = first;
     position.q += column;
     position.k += 8 * r;
-    return score::text_shows<C.rule>(captures, position, block.text.at(r, column));
+    return with_kept<C>(block, r, column,
+                        [&](const auto&... kept) { return score::text_shows<C.rule>(captures, position, kept...); });
   });
 }
 

@@ -55,10 +55,14 @@ constexpr int bias_panels(const Config& c) { return c.rule.bias_float32 ? 2 : 1;
 constexpr int warpgroup_bias_bytes(const Config& c) { return bias_panels(c) * c.block_m * kPanelRowBytes; }
 constexpr int bias_bytes(const Config& c) { return block_n(c) / kRowsPerWarpgroup * warpgroup_bias_bytes(c); }
 
-/// What a warp that computes P keeps of a text.
+/// Whether values that a text needs are found once for rows, columns and diagonals of a warp's block.
+constexpr bool keeps_text(const Config& c) {
+  return has_text(c.rule) && c.head_dim <= kMostTextColumns && c.head_dim_v <= kMostTextColumns;
+}
+
+/// Of a warp that computes P.
 constexpr int text_bytes(const Config& c) {
-  return has_text(c.rule) ? 4 * text_words(c.rule.text, c.rule.text.query_values, c.rule.text.key_values, c.block_m)
-                          : 0;
+  return keeps_text(c) ? 4 * text_words(c.rule.text, c.rule.text.query_values, c.rule.text.key_values, c.block_m) : 0;
 }
 
 constexpr SmemPlan smem_plan(const Config& c) {

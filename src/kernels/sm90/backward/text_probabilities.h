@@ -63,10 +63,11 @@ __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, b
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
   Scores<C> slope;
   for_each_score_before_text<C>(block, s, bias, [&](int i, const expression::Position& at, float capped, float before) {
-    const auto kept = block.text.at(i / 2 % kRowsPerThread, i / 4 * 8 + i % 2);
-    s[i] = score::text_score<C.rule>(captures, at, kept, before);
+    s[i] = with_kept<C>(block, i,
+                        [&](const auto&... kept) { return score::text_score<C.rule>(captures, at, kept..., before); });
     if constexpr (has_slope(C.rule)) {
-      slope[i] = score::text_slope<C.rule>(captures, at, kept, before);
+      slope[i] = with_kept<C>(
+          block, i, [&](const auto&... kept) { return score::text_slope<C.rule>(captures, at, kept..., before); });
       if constexpr (C.rule.softcap) {
         slope[i] *= fmaxf(score::softcap_derivative(capped), 0.0F);
       }

@@ -67,8 +67,10 @@ struct BlockMessage {
 };
 
 /// Whether values that a text needs are found once for rows, keys and diagonals of a warp's tile: of packed heads its
-/// rows are no neighbours.
-constexpr bool keeps_text(const Config& c) { return has_text(c.rule) && c.packed_heads == 1; }
+/// rows are no neighbours, and beside wide heads there is no memory.
+constexpr bool keeps_text(const Config& c) {
+  return has_text(c.rule) && c.packed_heads == 1 && c.head_dim <= kMostTextColumns && c.head_dim_v <= kMostTextColumns;
+}
 
 /// Of a warp.
 constexpr int text_bytes(const Config& c) {

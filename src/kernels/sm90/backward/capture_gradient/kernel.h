@@ -102,8 +102,8 @@ class CaptureGradient {
     KeptBias<C> bias(own_memory(), params_);
     for_each_score_before_text<C>(block, s, bias, [&](int i, const expression::Position& pair, float, float score) {
       before[i] = score;
-      const auto kept = block.text.at(i / 2 % kRowsPerThread, i / 4 * 8 + i % 2);
-      s[i] = score::text_score<C.rule>(captures, pair, kept, score);
+      s[i] = with_kept<C>(
+          block, i, [&](const auto&... kept) { return score::text_score<C.rule>(captures, pair, kept..., score); });
     });
     hide<C>(block, s);
     const bool large = block.has_large_rows();
