@@ -71,7 +71,7 @@ class Choice {
     for (std::size_t at = graph.size(); at-- > 0;) {
       const Id id = static_cast<Id>(at);
       if (!wanted[id]) continue;
-      if (scopes_[id] != Scope::pair && cost(id) >= kLeastCost) {
+      if (scopes_[id] != Scope::pair && cost(id) >= least_cost(scopes_[id])) {
         list_of(scopes_[id]).push_back(id);
         continue;
       }
@@ -86,7 +86,9 @@ class Choice {
   KeptValues kept() && { return std::move(kept_); }
 
  private:
-  static constexpr int kLeastCost = 4;
+  /// Reading a value takes as long as a few instructions; a diagonal's is another word for each pair, and a slope times
+  /// the distance is found sooner.
+  static int least_cost(Scope scope) { return scope == Scope::diagonal ? 8 : 4; }
 
   std::vector<Id>& list_of(Scope scope) {
     switch (scope) {

@@ -36,8 +36,7 @@ std::vector<std::string> texts(const Formula& formula, const std::vector<Id>& id
 }
 
 TEST(KeptValues, AreThoseOfDiagonals) {
-  for (const std::string term :
-       {"slope[head] * (k - q)", "bias[head][k - q + 511]", "bias[head][bucket[max(q - k, 0)]]"}) {
+  for (const std::string term : {"bias[head][k - q + 511]", "bias[head][bucket[max(q - k, 0)]]"}) {
     const auto formula = formula_of("score + " + term, "k <= q");
     EXPECT_EQ(formula->kept().diagonal.size(), 1U) << term;
     EXPECT_THAT(formula->kept().tile, IsEmpty()) << term;
@@ -63,6 +62,9 @@ TEST(KeptValues, AreThoseOfATileInWhatIsNotKept) {
 }
 
 TEST(KeptValues, AreNoneOfFewInstructions) {
+  const auto slopes = formula_of("score + slope[head] * (k - q)", "");
+  EXPECT_THAT(slopes->kept().diagonal, IsEmpty());
+  EXPECT_THAT(texts(*slopes, slopes->kept().tile), ElementsAre("slope[head]"));
   const auto formula = formula_of("2 * score", "k <= q && q - k < 100");
   EXPECT_THAT(formula->kept().tile, IsEmpty());
   EXPECT_THAT(formula->kept().query, IsEmpty());

@@ -118,7 +118,10 @@ void add_text(AttentionCase& attention, std::uint64_t group) {
     capture.wants_gradient = capture.wants_gradient && !attention.options.deterministic;
   }
   // Most texts make no number of an infinite score.
-  if (attention.bias && !attention.text->score.empty()) attention.bias->hidden = 0.0;
+  if (attention.bias && !attention.text->score.empty()) {
+    attention.bias->hidden = 0.0;
+    attention.bias->wants_gradient = false;  // which GPUs do not have before a text
+  }
 }
 
 AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {

@@ -3,6 +3,7 @@
 
 #include "call/checked.h"
 #include "call/limits.h"
+#include "expression/formula.h"
 
 namespace strobe::gpu {
 
@@ -17,6 +18,10 @@ Status check_texts(const AttentionProblem& problem) {
   }
   if (problem.pass == Pass::backward && problem.dropout != 0.0F) {
     return unsupported("modifiers.function is given with dropout: the gpu engine has no gradients of both");
+  }
+  if (problem.wants_d_bias && problem.expression.formula->has_score()) {
+    return unsupported(
+        "d_bias is given with a text of the score: the gpu engine has no gradient of a bias before a text");
   }
   if (problem.expression.gradients != 0 && problem.deterministic) {
     return unsupported(

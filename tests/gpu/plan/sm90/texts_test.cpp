@@ -125,6 +125,11 @@ TEST(Texts, WithWhatTheyCannotBe) {
   problem.dropout = 0.1F;
   EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
   problem.dropout = 0.0F;
+  problem.wants_d_bias = true;
+  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
+  problem.expression.formula = ScoreFunction::parse("", "k % 3 != 1", {})->formula();
+  EXPECT_TRUE(gpu::check_texts(problem).ok());
+  problem.wants_d_bias = false;
   problem.expression.gradients = 1;
   EXPECT_TRUE(gpu::check_texts(problem).ok());
   problem.deterministic = true;
