@@ -118,7 +118,14 @@ class TextWords {
 template <bool is_short, int n, typename Shows>
 __device__ __forceinline__ void hide_by(float (&s)[n], const Shows& shows) {
   if constexpr (is_short) {
-    for_each_score(s, [&](float& x, int r, int column) { x = shows(r, column) ? x : kMinusInfinity; });
+#pragma unroll
+    for (int i = 0; i < n; i += 4) {  // one column pair after another: else loads take registers that others need
+      asm volatile("" ::: "memory");
+#pragma unroll
+      for (int own = i; own < i + 4; ++own) {
+        s[own] = shows(own / 2 % kRowsPerThread, own / 4 * 8 + own % 2) ? s[own] : kMinusInfinity;
+      }
+    }
   } else {
     const TextWords<n> words(shows);
 #pragma unroll
