@@ -83,6 +83,17 @@ __device__ __forceinline__ bool bar_red_or(int barrier, int threads, bool predic
   return any != 0;
 }
 
+/// The same for warps that come to the barrier in different places of the program, as barrier_sync().
+__device__ __forceinline__ bool barrier_red_or(int barrier, int threads, bool predicate) {
+  int any;
+  asm volatile(
+      "{ .reg .pred own, any; setp.ne.s32 own, %3, 0; barrier.red.or.pred any, %1, %2, own; selp.s32 %0, 1, 0, any; }\n"
+      : "=r"(any)
+      : "r"(barrier), "r"(threads), "r"(predicate ? 1 : 0)
+      : "memory");
+  return any != 0;
+}
+
 /// Named barrier: arrive without waiting.
 __device__ __forceinline__ void bar_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");

@@ -32,7 +32,7 @@ struct Probabilities {
 template <Config C>
 __device__ __forceinline__ bool all_stored(bool is_finite) {
   constexpr int kThreads = (C.consumer_warpgroups + C.output_warpgroups) * kWarpgroupSize;
-  return !ptx::bar_red_or(kWideEnd, kThreads, !is_finite);
+  return !ptx::barrier_red_or(kWideEnd, kThreads, !is_finite);
 }
 
 }  // namespace strobe::sm90::forward
