@@ -13,7 +13,6 @@ namespace strobe::sm90 {
 namespace {
 
 using test::kH100;
-using test::kH200;
 
 using WideBackwardChange = void (*)(AttentionProblem& problem);
 
