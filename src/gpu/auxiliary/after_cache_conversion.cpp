@@ -67,6 +67,7 @@ class AfterCacheConversion final : public engine::PlannedCall {
                        strobe::name_of(problem_.stored.dtype), strobe::name_of(problem_.dtype), own_);
   }
 
+  using PlannedCall::run;
   Status run(const ForwardArguments& given, const Execution& execution) const override {
     if (Status status = check_alignments(problem_, given); !status.ok()) return status;
     const runtime::ContextScope context(device_);
@@ -86,10 +87,6 @@ class AfterCacheConversion final : public engine::PlannedCall {
       inner.workspace_bytes = bytes - own_;
       return call_->run(arguments, inner);
     });
-  }
-
-  Status run(const BackwardArguments&, const Execution&) const override {
-    return {StatusCode::unsupported, "K and V in 8 bits have no backward"};
   }
 
  private:
