@@ -55,9 +55,8 @@ class BlockRows {
 
 /// One of kRowWarps warps: each walks over all blocks and brings every so many-th panel of Q, K and V. At the barriers
 /// of the others' panels it arrives at once: a phase waits for all of them, so that none is overtaken by one whose
-/// parity is the same. WGMMAs read
-/// what threads copied once those have seen it arrive and fenced: that is done for a panel after the next one was
-/// issued, or before the warp has to wait for a stage.
+/// parity is the same. WGMMAs read what threads copied once those have seen it arrive and fenced: that is done for a
+/// panel after the next one was issued, or before the warp has to wait for a stage.
 template <Config C>
 class WideRowsFeeder {
  public:
