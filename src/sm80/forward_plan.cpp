@@ -49,28 +49,32 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
   return static_cast<int>(ceil_div<std::int64_t>(all, sections));
 }
 
+/// Of all sequences, were each of the longest one's length.
+std::int64_t most_tiles(const AttentionProblem& problem, const forward::Config& config) {
+  return (Checked(m_tiles_of(problem, config)) * problem.batch * heads_of(problem, config)).value();
+}
+
 /// Rounds of CTAs that share the keys of all tiles. Rows of half a line of L2 are read with their neighbours', of the
 /// next head, where the CTAs of both are side by side: with as many rounds as there are of tiles, tiles begin there.
 /// log: stored-half-lines-side-by-side
-std::int64_t rounds_of_parts(const AttentionProblem& problem, const forward::Config& config, std::int64_t tiles,
-                             std::int64_t ctas) {
+std::int64_t rounds_of_parts(const AttentionProblem& problem, const forward::Config& config, std::int64_t ctas) {
   constexpr std::int64_t kHalfLine = 64;  // bytes
   constexpr std::int64_t kMostRounds = 4;
   const bool half_lines = config.stored_operands && std::max(problem.head_dim, problem.head_dim_v) <= kHalfLine;
-  return half_lines ? std::clamp<std::int64_t>(ceil_div<std::int64_t>(tiles, ctas), 1, kMostRounds) : 1;
+  if (!half_lines) return 1;
+  return std::clamp<std::int64_t>(ceil_div<std::int64_t>(most_tiles(problem, config), ctas), 1, kMostRounds);
 }
 
 gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Config& config,
                               const DeviceShape& shape) {
   constexpr std::int64_t kMostCtas = auxiliary::kMostParts;
-  const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * problem.batch * heads_of(problem, config)).value();
   const std::int64_t ctas = shape.multiprocessors * config.ctas_per_sm;
   return {.rule = config.rule,
           .block_m = block_m(config),
           .block_n = config.block_n,
           .head_dim_v = config.head_dim_v,
           .rows = rows_of(problem, config),
-          .ctas = std::min<std::int64_t>(kMostCtas, ctas * rounds_of_parts(problem, config, tiles, ctas)),
+          .ctas = std::min<std::int64_t>(kMostCtas, ctas * rounds_of_parts(problem, config, ctas)),
           .segments = gpu::segments_of(problem, config.segment_blocks * config.block_n)};
 }
 
@@ -84,8 +88,7 @@ int page_rows_of(const AttentionProblem& problem, const forward::Config& config)
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape,
                           const gpu::Choice& choice) {
-  const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * problem.batch * heads_of(problem, config)).value();
-  return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
+  return gpu::split_workers(problem, split_kernel(problem, config, shape), most_tiles(problem, config),
                             gpu::most_visible_keys(problem, config.rule), choice.split_ctas);
 }
 

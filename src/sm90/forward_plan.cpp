@@ -54,15 +54,6 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
           .segments = gpu::segments_of(problem, config.segment_blocks * config.block_n)};
 }
 
-/// Whether whole tiles of one length leave few multiprocessors idle. Parts of wide tiles are large: to write them and
-/// read them again takes longer.
-bool occupy_most(std::int64_t tiles, const forward::Config& config, const DeviceShape& shape) {
-  constexpr double kMost = 0.85;
-  const std::int64_t rounds = ceil_div<std::int64_t>(tiles, shape.multiprocessors);
-  return !config.rule.varlen &&
-         static_cast<double>(tiles) >= kMost * static_cast<double>(rounds * shape.multiprocessors);
-}
-
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape,
                           int wanted = 0) {
@@ -70,7 +61,9 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
   if (config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const Checked heads = Checked(problem.batch) * (problem.heads_q / config.packed_heads);
   const std::int64_t tiles = (heads * m_tiles_of(problem, config)).value();
-  if (is_wide(config) && wanted == 0 && occupy_most(tiles, config, shape)) return 0;
+  // Parts of wide tiles are large, and whole tiles of one length are even.
+  const bool even = is_wide(config) && !config.rule.varlen;
+  if (even && wanted == 0 && gpu::occupy_most(tiles, shape.multiprocessors)) return 0;
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
                             gpu::most_visible_keys(problem, config.rule), wanted);
 }

@@ -46,9 +46,7 @@ int segment_workers(const SplitKernel& kernel, std::int64_t tiles) {
                                   (4 * kernel.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
   if (kernel.segments > auxiliary::kMostParts) return 0;
   if (!(Checked(tiles) * kernel.segments * slot_bytes).at_most(kMostSlotBytes)) return 0;
-  // Tiles that occupy most of the multiprocessors join their own segments: parts would be written and read once more.
-  const std::int64_t rounds = ceil_div(tiles, kernel.ctas);
-  if (static_cast<double>(tiles) >= kMostlyOccupied * static_cast<double>(rounds * kernel.ctas)) return 0;
+  if (occupy_most(tiles, kernel.ctas)) return 0;  // tiles join their own segments
   if (kernel.rows <= kFewRows ? tiles >= kRounds * kernel.ctas : 2 * tiles > kernel.ctas) return 0;
   return static_cast<int>(std::min(kernel.ctas, tiles * kernel.segments));
 }
@@ -87,6 +85,11 @@ std::int64_t usual_rows(const AttentionProblem& problem, int packed_heads) {
   const std::int64_t most = (Checked(problem.seqlen_q) * packed_heads).value();
   if (most > kFewRows || problem.row_invariant) return most;  // a row's bits are the same in every batch
   return mean_queries(problem) * packed_heads;
+}
+
+bool occupy_most(std::int64_t tiles, std::int64_t ctas) {
+  const std::int64_t rounds = ceil_div(tiles, ctas);
+  return static_cast<double>(tiles) >= kMostlyOccupied * static_cast<double>(rounds * ctas);
 }
 
 int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys,

@@ -28,6 +28,9 @@ int choose_packed_heads(const AttentionProblem& problem);
 /// has several tiles, and hardly ever does. log: sm80-usual-rows
 std::int64_t usual_rows(const AttentionProblem& problem, int packed_heads);
 
+/// Whether rounds of whole tiles, one to a CTA, leave few of `ctas` without one: parts would be written and read again.
+bool occupy_most(std::int64_t tiles, std::int64_t ctas);
+
 /// What of a kernel decides how its keys are split.
 struct SplitKernel {
   ScoreRule rule;
