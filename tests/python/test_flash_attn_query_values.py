@@ -30,8 +30,8 @@ def test_query_values():
     torch.testing.assert_close(cached, wanted, rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="it has v's head_dim"):
         module.flash_attn_func(q, k, v, qv=q)
-    elsewhere = [torch.zeros(1, 1, 1, 136, device="meta") for _ in range(4)]
-    with pytest.raises(NotImplementedError, match="are 272 together: on a GPU they are at most 256"):
+    elsewhere = [torch.zeros(1, 1, 1, 296, device="meta") for _ in range(4)]
+    with pytest.raises(NotImplementedError, match="are 592 together: on this GPU they are at most 576"):
         with_query_values(*elsewhere, {})
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import reference
 import torch
-from strobe.integrations import kv_cache, vllm
+from strobe.integrations import kv_cache, limits, vllm
 from strobe.integrations.flash_attention import forward_pass
 
-HEAD_DIM, CAPACITY, POSITIONS = 32, 40, 64
+HEAD_DIM, WIDE_HEAD_DIM, CAPACITY, POSITIONS = 32, 320, 40, 64
 DEVICE = os.environ.get("STROBE_TEST_DEVICE", "cpu")
 CALLS = int(os.environ.get("STROBE_TEST_CALLS", "40"))
 FIRST = int(os.environ.get("STROBE_TEST_FIRST", "0"))
+HAS_WIDE_HEADS = limits.most_columns(limits.capability_of(torch.device(DEVICE))).head_dim_v >= WIDE_HEAD_DIM
 DTYPES = [torch.bfloat16, torch.float16] + ([torch.float32] if DEVICE == "cpu" else [])
 
 
@@ -37,6 +38,7 @@ class Call:
         self.dtype = self.random.choice(DTYPES)
         self.batch, self.heads_kv = self.integer(1, 4), self.integer(1, 2)
         self.heads = self.heads_kv * self.integer(1, 3)
+        self.head_dim = HEAD_DIM if self.chance(0.75) or not HAS_WIDE_HEADS else WIDE_HEAD_DIM
         self.page_size = self.random.choice([0, 1, 3, 16])
         self.packed = version == 3 and self.chance()  # q
         self.new = self.chance(0.7)
@@ -67,7 +69,7 @@ class Call:
         return torch.randn(*shape, dtype=torch.float64).to(self.dtype)
 
     def rows(self, counts, packed, heads):
-        return self.tensor(*((sum(counts),) if packed else (self.batch, counts[0])), heads, HEAD_DIM)
+        return self.tensor(*((sum(counts),) if packed else (self.batch, counts[0])), heads, self.head_dim)
 
     def make_cache(self):
         self.table = self.batch_idx = None
@@ -82,10 +84,12 @@ class Call:
             if self.chance():
                 shape = (self.batch + 2, CAPACITY)
                 self.batch_idx = torch.from_numpy(self.random.permutation(self.batch + 2)[: self.batch]).int()
-        self.caches = [torch.full((*shape, self.heads_kv, HEAD_DIM), torch.nan, dtype=self.dtype) for _ in range(2)]
+        self.caches = [
+            torch.full((*shape, self.heads_kv, self.head_dim), torch.nan, dtype=self.dtype) for _ in range(2)
+        ]
         for cache in self.caches:
             for b, length in enumerate(self.lengths):
-                cache[self.places(b, range(length))] = self.tensor(length, self.heads_kv, HEAD_DIM)
+                cache[self.places(b, range(length))] = self.tensor(length, self.heads_kv, self.head_dim)
         self.before = [cache.clone() for cache in self.caches]
 
     def places(self, b, rows):
@@ -100,7 +104,7 @@ class Call:
         self.cos = self.sin = self.rotary_seqlens = None
         self.interleaved = self.chance()
         if self.new and self.chance(0.7):
-            angles = torch.rand(POSITIONS, self.integer(1, HEAD_DIM // 2), dtype=torch.float64) * 100
+            angles = torch.rand(POSITIONS, self.integer(1, self.head_dim // 2), dtype=torch.float64) * 100
             self.cos, self.sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
             if self.version == 3 and self.chance(0.3):
                 self.rotary_seqlens = torch.tensor([self.integer(0, 50) for _ in range(self.batch)]).int()

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 import strobe
-from strobe.integrations import checks
+from strobe.integrations import checks, limits
 from strobe.torch import attention
 from strobe.torch.ops import rows
 
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engine takes
-_MAX_HEAD_DIM = 256  # of the gpu engine
 
 
 def reject_unsupported(**arguments: Any) -> None:
@@ -122,9 +121,11 @@ def with_query_values(
     if k.dtype.itemsize == 1:
         raise NotImplementedError(f"qv is given with k of {k.dtype}: on a GPU it is supported with 16 bits or more")
     head_dim = q.shape[-1] + qv.shape[-1]
-    if head_dim > _MAX_HEAD_DIM:
+    most = limits.most_columns(limits.capability_of(q.device))
+    if head_dim > most.head_dim:
         raise NotImplementedError(
-            f"qv is given, and its head_dim and q's are {head_dim} together: on a GPU they are at most {_MAX_HEAD_DIM}"
+            f"qv is given, and its head_dim and q's are {head_dim} together: on this GPU they are at most "
+            f"{most.head_dim}"
         )
     return torch.cat([q, qv], dim=-1), torch.cat([k, v], dim=-1), {"scale": head_dim**-0.5} | options
 
