@@ -92,14 +92,24 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
                             gpu::most_visible_keys(problem, config.rule), choice.split_ctas);
 }
 
+std::string explain_pipeline(const forward::Config& c) {
+  if (sliced(c)) {
+    return fmt::format("pipeline      {} stages of {} columns of K or V, one after another\n", c.stages, c.slice_columns);
+  }
+  if (c.stages == 1 && !converts(c)) {
+    return "pipeline      one stage of K and of V: each arrives under the other's product\n";
+  }
+  return fmt::format("pipeline      {} stages of K and V{}\n", c.stages,
+                     c.copies_first ? ", copied before a step's products" : "");
+}
+
 }  // namespace
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
                                        const gpu::Choice& choice) {
   if (Status status = check_supported(problem); !status.ok()) return status;
   forward::Config config{.rule = gpu::score_rule(problem)};
-  config.head_dim = compiled_head_dim(problem.head_dim);
-  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  choose_columns(config, problem);
   config.packed_heads = gpu::choose_packed_heads(problem);
   config.pages = problem.page_size != 0;
   config.entries = problem.has_cache_batch_idx;
@@ -153,8 +163,9 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
   const forward::Config& c = plan.config;
   std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
                                  block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warps         {} of {} rows{}\n", c.warps, c.rows_per_warp,
-                      c.q_in_registers ? ", Q in registers" : "");
+  text += fmt::format("warps         {} of {} rows{}{}\n", c.warps, c.rows_per_warp,
+                      c.q_in_registers ? ", Q in registers" : "",
+                      c.column_warps > 1 ? fmt::format(", which {} share: columns of O are theirs", c.column_warps) : "");
   if (c.key_groups > 1) {
     text +=
         fmt::format("keys          {} groups of warps take turns at the blocks: there are few queries\n", c.key_groups);
@@ -177,10 +188,7 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
                         c.pages_ahead ? "; the table a block ahead" : "");
   }
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
-  text += c.stages > 1 || converts(c)
-              ? fmt::format("pipeline      {} stages of K and V{}\n", c.stages,
-                            c.copies_first ? ", copied before a step's products" : "")
-              : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
+  text += explain_pipeline(c);
   text +=
       fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
   if (c.keeps_work) text += "work          a CTA's tile is in shared memory\n";

@@ -7,18 +7,14 @@
 #include "call/checked.h"
 #include "gpu/plan/few_queries.h"
 #include "gpu/plan/row_invariant.h"
+#include "gpu/plan/supported.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/forward/smem.h"
+#include "sm80/sliced_tiles.h"
+#include "sm80/supported.h"
 
 namespace strobe::sm80 {
 namespace {
-
-/// How a CTA's work is cut.
-struct Tiles {
-  int warps, rows_per_warp, block_n, stages, ctas_per_sm;
-  bool q_in_registers = false;
-  int key_groups = 1;
-};
 
 /// Fields that follow from the tiles.
 forward::Config completed(const forward::Config& tiles) {
@@ -27,7 +23,7 @@ forward::Config completed(const forward::Config& tiles) {
   // Of few queries reading is all the time there is.
   config.copies_first = tiles.key_groups > 1;
   config.pages_ahead =
-      tiles.pages && tiles.stages > 1 && threads_per_group(tiles) == kWarpSize && tiles.block_n <= kWarpSize;
+      tiles.pages && !sliced(tiles) && tiles.stages > 1 && threads_per_group(tiles) == kWarpSize && tiles.block_n <= kWarpSize;
   // Masked steps need much of a tile, so that finding it anew takes more registers than there are.
   config.keeps_work = splits(tiles) || folds(tiles) || is_masked(tiles.rule);
   return config;
@@ -42,18 +38,21 @@ forward::Config with(forward::Config config, const Tiles& tiles) {
   // Steps of float32 are a loop, which cannot number registers.
   config.q_in_registers = tiles.q_in_registers && config.rule.element != Element::fp32;
   config.key_groups = tiles.key_groups;
+  config.column_warps = tiles.column_warps;
+  config.slice_columns = tiles.slice_columns;
   return completed(config);
 }
 
 /// Registers of a thread that hold scores, output, Q and a fetched bias, and what options keep of its rows.
 int tile_registers(const forward::Config& config) {
   const ScoreRule& rule = config.rule;
-  const int bias = !rule.bias ? 0 : rule.bias_float32 ? config.block_n / 2 : config.block_n / 4;
+  const int scores = warp_keys(config) / 2;
+  const int bias = !rule.bias ? 0 : rule.bias_float32 ? scores : scores / 2;
   const int options =
       2 * (int{rule.alibi} + int{rule.max_logits} + int{rule.softcap} + int{rule.mask_left} + int{rule.varlen} +
            3 * int{rule.tree_mask} + 5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
   const int queries = config.q_in_registers ? halves(config, config.head_dim) / 4 : 0;
-  return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
+  return fragments(config) * (scores + config.head_dim_v / 2 / config.column_warps + bias + options + queries) +
          (rule.dropout ? (rule.offsets ? 64 : 40) : 0);
 }
 
@@ -62,7 +61,8 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const bool later = shape.compute_major >= 10;
   // 48 keys are more than 32 where 64 do not fit; on later architectures ptxas spills what they need.
   if (config.block_n == 48 && (shape.compute_major != 8 || rule.max_logits)) return false;
-  const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
+  const bool whole = (!rule.dropout || warp_keys(config) % kDropoutColumns == 0) &&
+                     rule.block_mask % config.block_n == 0 && (!sliced(config) || slices_agree(config));
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
   // Operands, addresses, running maxima and sums; found by compiling.
   const int conversion =
@@ -155,6 +155,10 @@ bool takes_decode_tiles(const AttentionProblem& problem, const forward::Config& 
 }
 
 std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  if (gpu::has_wide_heads(problem)) {
+    return sliced_tiles_of(takes_decode_tiles(problem, config) ? gpu::usual_rows(problem, config.packed_heads)
+                                                               : rows_of(problem, config));
+  }
   if (!takes_decode_tiles(problem, config)) {
     const int widest = std::max(config.head_dim, config.head_dim_v);
     return config.rule.element == Element::fp32 ? float_tiles_of(widest) : tiles_of(widest);
@@ -215,6 +219,12 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
 }
 
 }  // namespace
+
+void choose_columns(forward::Config& config, const AttentionProblem& problem) {
+  if (gpu::has_wide_heads(problem)) return choose_sliced_columns(config, problem);
+  config.head_dim = compiled_head_dim(problem.head_dim);
+  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+}
 
 std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& config) {
   return (Checked(problem.seqlen_q) * config.packed_heads).value();

@@ -14,8 +14,20 @@ namespace strobe::sm80 {
 
 using gpu::DeviceShape;
 
+/// How a CTA's work is cut.
+struct Tiles {
+  int warps, rows_per_warp, block_n, stages, ctas_per_sm;
+  bool q_in_registers = false;
+  int key_groups = 1;
+  int column_warps = 1;
+  int slice_columns = 0;
+};
+
 /// Of a sequence and head, packed heads counted in.
 std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& config);
+
+/// The columns that a forward is compiled for.
+void choose_columns(forward::Config& config, const AttentionProblem& problem);
 
 /// The fastest tiles that fit the device, or those that are asked for.
 void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape,

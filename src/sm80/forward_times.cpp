@@ -8,17 +8,19 @@ namespace {
 
 constexpr double kTileOverhead = 1.5;  // steps, of a tile's start and end
 
-/// Each warp reads K and V for its rows, and Q where it is not in registers. Copies write K and V.
+/// Each warp, or those that share rows together, read K and V for their rows, and each Q where it is not in registers.
+/// Copies write K and V. Warps that share rows also read the probabilities, once a slice.
 gpu::StepWork forward_step(const forward::Config& c) {
   const double scores = 1.0 * block_m(c) * c.block_n;
   const double columns = c.head_dim + c.head_dim_v;
   const double element = bytes_of(c.rule.element);
   const double key_bytes = columns * c.block_n * element;
   const double query_bytes = c.q_in_registers ? 0.0 : c.rows_per_warp * c.head_dim * element;
+  const double probability_bytes = sliced(c) ? value_slices(c) * c.rows_per_warp * c.block_n * element : 0.0;
   return {.by = c.rule.element == Element::fp32 ? gpu::Products::tf32 : gpu::Products::mma,
           .flops = 2.0 * scores * columns,
           .scores = scores,
-          .shared_bytes = row_warps(c) * (key_bytes + query_bytes) + key_bytes};
+          .shared_bytes = row_warps(c) * (key_bytes + c.column_warps * (query_bytes + probability_bytes)) + key_bytes};
 }
 
 /// The problem whose queries are the rows of packed heads, each of which sees what its query does.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <string_view>
 
 #include "call/eight_bit.h"
 #include "call/limits.h"
@@ -48,24 +47,6 @@ Status check_slope(const AttentionProblem& problem) {
       "have its gradients in bfloat16; the sm80 kernels in both");
 }
 
-/// What the kernel for wide heads lacks.
-Status check_wide(const AttentionProblem& problem) {
-  if (!has_wide_heads(problem)) return {};
-  const auto lacks = [&](std::string_view what) {
-    return unsupported(
-        "head_dim is {} and head_dim_v {}: above {} columns the sm90 kernels have no {}; the cpu engine has",
-        problem.head_dim, problem.head_dim_v, kMostNarrowColumns, what);
-  };
-  if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
-  if (problem.row_invariant) return lacks("row_invariant");
-  if (problem.expression.given()) return lacks("modifiers.function");
-  if (problem.has_tree_mask) return lacks("tree masks");
-  if (problem.pass == Pass::forward) return {};
-  if (problem.modifiers.has_bias) return lacks("gradients under a bias");
-  if (problem.modifiers.block_size != 0) return lacks("gradients under a block mask");
-  return {};
-}
-
 /// Wider ones have the CPU's limits, and in backwards both have that of dV.
 gpu::MostColumns most_columns(const AttentionProblem& problem) {
   if (problem.dtype == DType::float32 || problem.eight_bit.given()) return {};
@@ -87,7 +68,7 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
   if (Status status = gpu::check_sizes(problem, most_columns(problem)); !status.ok()) return status;
-  return check_wide(problem);
+  return gpu::check_wide(problem, "sm90");
 }
 
 }  // namespace strobe::sm90

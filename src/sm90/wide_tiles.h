@@ -3,16 +3,12 @@
 #pragma once
 
 #include "call/problem.h"
+#include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/config.h"
 
 namespace strobe::sm90 {
 
-/// What the other loops hold of a row.
-inline constexpr int kMostNarrowColumns = 256;
-
-inline bool has_wide_heads(const AttentionProblem& problem) {
-  return problem.head_dim > kMostNarrowColumns || problem.head_dim_v > kMostNarrowColumns;
-}
+using gpu::has_wide_heads;
 
 /// `call` with the columns that a wide loop is compiled for.
 forward::Config with_wide_columns(const forward::Config& call, const AttentionProblem& problem);

@@ -43,6 +43,22 @@ Status check_query_values(const AttentionProblem& problem) {
       "take the cpu engine");
 }
 
+Status check_wide(const AttentionProblem& problem, std::string_view family) {
+  if (!has_wide_heads(problem)) return {};
+  const auto lacks = [&](std::string_view what) {
+    return unsupported("head_dim is {} and head_dim_v {}: above {} columns the {} kernels have no {}; the cpu engine has",
+                       problem.head_dim, problem.head_dim_v, kMostNarrowColumns, family, what);
+  };
+  if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
+  if (problem.row_invariant) return lacks("row_invariant");
+  if (problem.expression.given()) return lacks("modifiers.function");
+  if (problem.has_tree_mask) return lacks("tree masks");
+  if (problem.pass == Pass::forward) return {};
+  if (problem.modifiers.has_bias) return lacks("gradients under a bias");
+  if (problem.modifiers.block_size != 0) return lacks("gradients under a block mask");
+  return {};
+}
+
 Status check_sizes(const AttentionProblem& problem, const MostColumns& most) {
   for (const auto& [name, value, most_here, most_on_cpus] :
        {std::tuple{"head_dim", problem.head_dim, most.head_dim, kMaxHeadDim},

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "call/problem.h"
@@ -35,6 +36,16 @@ struct MostColumns {
   std::int64_t head_dim = 256;
   std::int64_t head_dim_v = 256;
 };
+
+/// Columns of a row that tiles of other than wide heads hold.
+inline constexpr int kMostNarrowColumns = 256;
+
+inline bool has_wide_heads(const AttentionProblem& problem) {
+  return problem.head_dim > kMostNarrowColumns || problem.head_dim_v > kMostNarrowColumns;
+}
+
+/// What a family's kernels for wide heads lack.
+Status check_wide(const AttentionProblem& problem, std::string_view family);
 
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem, const MostColumns& most = {});

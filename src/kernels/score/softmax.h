@@ -139,6 +139,13 @@ struct OnlineSoftmax {
   template <typename ExponentOf>
   __device__ __forceinline__ void raise_maximum_to(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                    const ExponentOf& exponent_of) {
+    find_rows_highest(s, highest);
+    raise_maximum_to({{exponent_of(highest[0]), exponent_of(highest[1])}});
+  }
+
+  /// By all threads of a warp: what look_at() found of this thread's scores becomes the highest of each row's.
+  __device__ __forceinline__ static void find_rows_highest(const float (&s)[block_n / 2],
+                                                           float (&highest)[kRowsPerThread]) {
     bool some_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -152,7 +159,11 @@ struct OnlineSoftmax {
         highest[r] = highest_of_quad(highest[r]);
       }
     }
-    raise_maximum_to({{exponent_of(highest[0]), exponent_of(highest[1])}});
+  }
+
+  /// raise_maximum() where the rows have other scores, too, the highest of all of which are these.
+  __device__ __forceinline__ void raise_maximum(const float (&highest)[kRowsPerThread], float scale_log2) {
+    raise_maximum_to({{__fmul_rz(highest[0], scale_log2), __fmul_rz(highest[1], scale_log2)}});
   }
 
   /// raise_maximum() of scores that `exponent_of` makes exponents, which were not looked at.

@@ -12,13 +12,15 @@ namespace strobe::sm80::forward {
 
 struct Config {
   ScoreRule rule;
-  int head_dim = 128;      // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; narrower heads are padded by zeros
+  int head_dim = 128;      // of Q and K as compiled: 32 to 256, of sliced tiles to 576; narrower heads end in zeros
   int head_dim_v = 128;    // of V and O, likewise
   int warps = 4;           // each owns its rows of Q
   int key_groups = 1;      // of warps: all groups have the same rows, and take turns at the key blocks
+  int column_warps = 1;    // that share rows: each has the scores of some of a block's keys, and some columns of O
   int rows_per_warp = 32;  // 16, or 32: then each operand that is read of K and V serves two products
   int block_n = 64;        // keys per step
   int stages = 2;          // of K and of V, of a group; with 1, each arrives under the product with the other
+  int slice_columns = 0;   // K and V arrive in slices of a block's columns, in a ring of `stages`; 0: as whole blocks
   bool q_in_registers = false;  // else read from shared memory in each step
   int ctas_per_sm = 2;          // resident CTAs: the softmax of one runs under the products of the other
 
@@ -60,10 +62,16 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-constexpr int row_warps(const Config& c) { return c.warps / c.key_groups; }  // of a group
+/// Of a group.
+constexpr int row_warps(const Config& c) { return c.warps / c.key_groups / c.column_warps; }
 constexpr int block_m(const Config& c) { return row_warps(c) * c.rows_per_warp; }
 constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
-constexpr int threads_per_group(const Config& c) { return row_warps(c) * kWarpSize; }
+constexpr int threads_per_group(const Config& c) { return c.warps / c.key_groups * kWarpSize; }
+constexpr bool sliced(const Config& c) { return c.slice_columns != 0; }
+
+/// Of a block, whose scores a warp has, and of the rows of O, which it writes to memory.
+constexpr int warp_keys(const Config& c) { return c.block_n / c.column_warps; }
+constexpr int stored_rows(const Config& c) { return c.rows_per_warp / c.column_warps; }
 constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
 constexpr bool splits(const Config& c) { return c.schedule == Schedule::split; }
 
@@ -89,6 +97,18 @@ constexpr Element operand_of(const Config& c) { return c.stored_operands ? Eleme
 /// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
 constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.stages - 1; }
 
+/// Sliced tiles: slices of K, and then of V, that a block has.
+constexpr int key_slices(const Config& c) { return c.head_dim / c.slice_columns; }
+constexpr int value_slices(const Config& c) { return c.head_dim_v / c.slice_columns; }
+
+/// Whether slices are whole, and warps that share rows have whole operands of them.
+constexpr bool slices_agree(const Config& c) {
+  const bool whole = c.head_dim % c.slice_columns == 0 && c.head_dim_v % c.slice_columns == 0;
+  const bool operands = c.slice_columns % (kStep * c.column_warps) == 0 && warp_keys(c) % kStep == 0;
+  return whole && operands && c.stages > 1 && c.key_groups == 1 && !is_stored(c) && c.segment_blocks == 0 &&
+         c.rule.element != Element::fp32 && !c.q_in_registers;
+}
+
 /// Whether the fields ask for what is possible.
 constexpr bool fields_agree(const Config& c) {
   const bool pages =
@@ -98,7 +118,8 @@ constexpr bool fields_agree(const Config& c) {
   // A lane has the scales of one key of a block.
   const bool operands = !c.stored_operands || (is_stored(c) && c.key_groups > 1 && c.segment_blocks == 0 &&
                                                (!c.row_scales || c.block_n <= kWarpSize));
-  return pages && pieces && work && operands;
+  const bool slices = sliced(c) ? slices_agree(c) : c.column_warps == 1;
+  return pages && pieces && work && operands && slices;
 }
 
 constexpr Tiling tiling(const Config& c) {

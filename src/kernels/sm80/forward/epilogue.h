@@ -36,15 +36,19 @@ __device__ __forceinline__ void store_max_logits(const Params& params, const Til
 }
 
 /// What the rows of a fragment are multiplied by, 0 for one that saw nothing; and their LSE, which it stores. A row
-/// without a visible key gives as LSE the sink, or -inf; rows that are owned and not used give -inf.
+/// without a visible key gives as LSE the sink, or -inf; rows that are owned and not used give -inf. `stores`: no other
+/// warp stores numbers of these rows.
 template <Config C>
 __device__ __forceinline__ void finish_rows(const Params& params, const TileWork& work, int first_row,
                                             Softmax<C>& softmax, float (&factor)[kRowsPerThread],
-                                            bool (&sees)[kRowsPerThread]) {
-  if constexpr (C.key_groups == 1 && !folds(C)) {  // else whoever joined groups or segments has done so
+                                            bool (&sees)[kRowsPerThread], bool stores = true) {
+  // Else whoever joined groups of warps, warps that share rows, or segments has done so.
+  if constexpr (C.key_groups == 1 && C.column_warps == 1 && !folds(C)) {
     softmax.finish();
   }
-  store_max_logits<C>(params, work, first_row, softmax);
+  if (stores) {
+    store_max_logits<C>(params, work, first_row, softmax);
+  }
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = first_row + score::fragment_row(r);
@@ -59,23 +63,24 @@ __device__ __forceinline__ void finish_rows(const Params& params, const TileWork
     if constexpr (C.rule.dropout) {
       factor[r] *= params.score.dropout.keep_factor;
     }
-    if (threadIdx.x % 4 == 0 && row < owned_rows<C>(work)) {
+    if (stores && threadIdx.x % 4 == 0 && row < owned_rows<C>(work)) {
       store_lse<C>(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
     }
   }
 }
 
-/// Sixteen rows to their place in the warp's tile: o[4 j + 2 r + c] * factor[r], or 0 where not `sees`. False if this
-/// thread of a repaired variant had a value that is not finite.
-template <Config C>
-__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],
-                                           const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread]) {
+/// Sixteen rows to their place in the warp's tile: o[4 j + 2 r + c] * factor[r], or 0 where not `sees`, from the sixteen
+/// columns number first_pair on. False if this thread of a repaired variant had a value that is not finite.
+template <Config C, int registers>
+__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[registers],
+                                           const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread],
+                                           int first_pair = 0) {
   unsigned zero = 0;  // two elements: each becomes NaN if a value is not finite
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const unsigned first = OTile<C>::offset(first_row + score::fragment_row(r), 0) + threadIdx.x % 4 * 4;
 #pragma unroll
-    for (int j = 0; j < C.head_dim_v / kChunkElements; ++j) {
+    for (int j = 0; j < registers / 4; ++j) {
       const float* pair = &o[4 * j + 2 * r];
       unsigned packed = pack<C.rule.element>(pair[0] * factor[r], pair[1] * factor[r]);
       packed = sees[r] ? packed : 0U;
@@ -83,7 +88,7 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
         zero = plus_zero_times<C.rule.element>(zero, packed);
       }
       // Two chunks are a pair; the second one's number differs in the lowest bit.
-      const unsigned at = OTile<C>::pair_after(first ^ static_cast<unsigned>(j % 2 * kChunkBytes), j / 2);
+      const unsigned at = OTile<C>::pair_after(first ^ static_cast<unsigned>(j % 2 * kChunkBytes), first_pair + j / 2);
       *reinterpret_cast<unsigned*>(tile + at) = packed;
     }
   }
@@ -91,15 +96,15 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
 }
 
 /// Stages rows of O in float32, which lies as score/fragment.h says. False if a value is not finite.
-template <Config C>
+template <Config C, int registers>
   requires(C.rule.element == Element::fp32)
-__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],
+__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[registers],
                                            const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread]) {
   float zero = 0.0F;  // NaN if a value is not finite
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
 #pragma unroll
-    for (int j = 0; j < C.head_dim_v / 2 / score::kWideRegisters; ++j) {
+    for (int j = 0; j < registers / score::kWideRegisters; ++j) {
       const auto value = [&](int i) { return sees[r] ? o[score::wide_register(j, r, i)] * factor[r] : 0.0F; };
       const float4 four = make_float4(value(0), value(1), value(2), value(3));
       zero = __fmaf_rn(four.x, 0.0F, __fmaf_rn(four.y, 0.0F, zero));
@@ -113,9 +118,9 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
 }
 
 /// Stages rows of O of stored operands, whose registers lie as score::four_register() says.
-template <Config C>
+template <Config C, int registers>
   requires(C.stored_operands)
-__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],
+__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[registers],
                                            const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread]) {
   unsigned zero = 0;  // two elements: each becomes NaN if a value is not finite
 #pragma unroll
@@ -123,7 +128,7 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
     const int row = first_row + score::fragment_row(r);
     const unsigned first = OTile<C>::offset(row, threadIdx.x % 4 / 2) + threadIdx.x % 2 * 8;
 #pragma unroll
-    for (int j = 0; j < C.head_dim_v / 16; ++j) {
+    for (int j = 0; j < registers / 8; ++j) {
       const auto value = [&](int i) { return o[score::four_register(j, r, i)] * factor[r]; };
       uint2 four = {pack<C.rule.element>(value(0), value(1)), pack<C.rule.element>(value(2), value(3))};
       four = sees[r] ? four : make_uint2(0U, 0U);
@@ -136,15 +141,16 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
   return (zero & 0x7fff7fffU) == 0;
 }
 
-/// The warp's tile to global memory, whole rows at a time.
+/// The warp's rows to global memory, whole ones at a time. `tile`: of the warps that share it, of whose rows this warp's
+/// begin at `own`; first_row: the first of the tile.
 template <Config C>
 __device__ __forceinline__ void store_rows(const Params& params, const TileWork& work, const unsigned char* tile,
-                                           int first_row) {
+                                           int first_row, int own = 0) {
   using Tile = OTile<C>;
   const int chunk = lane_of_warp() % Tile::kChunks;
 #pragma unroll
-  for (int i = 0; i < C.rows_per_warp; i += kWarpSize / Tile::kChunks) {
-    const int row = i + lane_of_warp() / Tile::kChunks;
+  for (int i = 0; i < stored_rows(C); i += kWarpSize / Tile::kChunks) {
+    const int row = own + i + lane_of_warp() / Tile::kChunks;
     if (first_row + row >= owned_rows<C>(work)) {
       break;
     }
@@ -201,6 +207,18 @@ __device__ __forceinline__ void store_without_keys(const Params& params, const T
   store_nothing_visible<C>(params, work);
 }
 
+/// The sink joins row `row` of this CTA's part of a tile, which is row r of `softmax`, where it belongs to this part.
+/// Returns by what O shrinks for it.
+template <Config C>
+__device__ __forceinline__ float join_sink_of_part(const Params& params, const TileWork& work, int row,
+                                                   Softmax<C>& softmax, int r) {
+  if constexpr (C.rule.sink) {
+    return softmax.join(
+        r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
+  }
+  return 1.0F;
+}
+
 /// Sixteen rows of this CTA's part of a tile. False if a value of a repaired variant is not finite.
 template <Config C>
 __device__ __forceinline__ bool store_part_rows(const Params& params, const TileWork& work, int first_row,
@@ -216,11 +234,7 @@ __device__ __forceinline__ bool store_part_rows(const Params& params, const Tile
     if (row >= used_rows<C>(work)) {
       continue;
     }
-    float factor = 1.0F;
-    if constexpr (C.rule.sink) {
-      factor = softmax.join(
-          r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
-    }
+    const float factor = join_sink_of_part<C>(params, work, row, softmax, r);
     const PartRow to = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
     finite &=
         store_part_row<C.rule, C.head_dim_v, C.stored_operands>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);

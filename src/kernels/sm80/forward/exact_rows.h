@@ -76,7 +76,7 @@ template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const TileWork& work, int first_row) {
   __syncwarp();
 #pragma unroll 1
-  for (int row = first_row; row < min(first_row + C.rows_per_warp, used_rows<C>(work)); ++row) {
+  for (int row = first_row; row < min(first_row + stored_rows(C), used_rows<C>(work)); ++row) {
     unsigned short* stored = query_row<C>(params.o, params, work, row);
     if (!score::row_is_finite<C.rule.element>(stored, params.head_dim_v)) {
       const score::RecomputedRow result = score::recompute_row<C.rule, C.head_dim_v>(
@@ -93,7 +93,7 @@ template <Config C>
 __device__ __forceinline__ void repair_part(const Params& params, const TileWork& work, int first_row) {
   __syncwarp();
 #pragma unroll 1
-  for (int row = first_row; row < min(first_row + C.rows_per_warp, used_rows<C>(work)); ++row) {
+  for (int row = first_row; row < min(first_row + stored_rows(C), used_rows<C>(work)); ++row) {
     const auto exact_of = [&] {
       score::ExactRow exact = exact_row<C>(params, work, row);
       exact.keys.first = max(exact.keys.first, work.n_begin * C.block_n);

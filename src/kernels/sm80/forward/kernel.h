@@ -11,6 +11,7 @@
 //   ../../score/apply.h, mask.h, softmax.h    what a step does to its scores
 //   ../tile/gemm.h, swizzled.h    the two products, and how their operands lie
 //   loader.h             copies ahead of their use
+//   sliced_tile.h        wide heads: warps that share rows, and slices of keys and values
 //   merge.h              groups of warps that took turns at the keys
 //   kept_rows.h          row-invariant calls: segments of keys, one joining those after it
 //   epilogue.h           O and LSE to global memory
@@ -24,6 +25,7 @@
 #include "kernels/scheduler/split_scheduler.h"
 #include "kernels/sm80/forward/config.h"
 #include "kernels/sm80/forward/params.h"
+#include "kernels/sm80/forward/sliced_tile.h"
 #include "kernels/sm80/forward/smem.h"
 #include "kernels/sm80/forward/tile.h"
 
@@ -33,7 +35,11 @@ template <Config C>
 __device__ __forceinline__ void compute_tile(const Params& params, const TileWork& work) {
   BlockWalk<C> walk(params, work);
   if (walk.any(work)) {
-    TileForward<C>(params, work).run();
+    if constexpr (sliced(C)) {
+      SlicedForward<C>(params, work).run();
+    } else {
+      TileForward<C>(params, work).run();
+    }
   } else {
     store_without_keys<C>(params, work);
   }

@@ -2,9 +2,9 @@
 // From global to shared memory: a warp's rows of Q, and blocks of keys and values some steps ahead of their use.
 #pragma once
 
-#include "kernels/sequence/cache.h"
 #include "kernels/sm80/forward/block_places.h"
 #include "kernels/sm80/forward/block_walk.h"
+#include "kernels/sm80/forward/key_value_rows.h"
 #include "kernels/sm80/forward/smem.h"
 #include "kernels/sm80/forward/stored_block.h"
 #include "kernels/sm80/ptx/mbarrier.h"
@@ -52,21 +52,7 @@ template <Config C>
 class KeyValueLoader {
  public:
   __device__ __forceinline__ KeyValueLoader(const Params& params, const TileWork& work)
-      : params_(params), used_(work.k.used), walk_(params, work), next_(params, work), converter_(params, work) {
-    if constexpr (!C.pages) {
-      int batch = k_batch(params, work);
-      if constexpr (C.entries) {
-        batch = sequence::cache_place<false, true>(params.cache, batch, 0).entry;
-        used_ = batch == sequence::kNoEntry ? 0 : used_;
-        batch = max(batch, 0);
-      }
-      const int head = head_kv_of(params, work);
-      by_all_lanes([&] {
-        rows().keys = params.k.row(batch, work.k.start, head);
-        rows().values = params.v.row(batch, work.k.start, head);
-      });
-    }
-  }
+      : params_(params), source_(params, work), walk_(params, work), next_(params, work), converter_(params, work) {}
 
   __device__ __forceinline__ BlockWalk<C>& walk() { return walk_; }
 
@@ -169,36 +155,19 @@ class KeyValueLoader {
   __device__ __forceinline__ void start_keys(int stage, int n) const {
     const int columns = copied(params_.head_dim);
     if constexpr (C.pages_ahead) {
-      start_pieces<CopiedKTile<C>>(keys(stage), params_.k.row_stride, used_ - n * C.block_n, columns,
+      start_pieces<CopiedKTile<C>>(keys(stage), params_.k.row_stride, source_.used() - n * C.block_n, columns,
                                    [&](int piece) { return next_.key(piece); });
     } else {
-      start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, columns);
+      source_.template start<CopiedKTile<C>, kThreads, kWholeLines<CopiedKTile<C>>>(keys(stage), params_.k, source_.keys(), n, 0, columns);
     }
   }
   __device__ __forceinline__ void start_values(int stage, int n) const {
     const int columns = copied(params_.head_dim_v);
     if constexpr (C.pages_ahead) {
-      start_pieces<CopiedVTile<C>>(values(stage), params_.v.row_stride, used_ - n * C.block_n, columns,
+      start_pieces<CopiedVTile<C>>(values(stage), params_.v.row_stride, source_.used() - n * C.block_n, columns,
                                    [&](int piece) { return next_.value(piece); });
     } else {
-      start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, columns);
-    }
-  }
-
-  template <typename Tile>
-  __device__ __forceinline__ void start_rows(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
-                                             int columns) const {
-    const int first = n * C.block_n;
-    if constexpr (C.pages) {
-      const TileWork work = tile_work<C>(params_);
-      const sequence::CachedRows<C.rule.element, true, false> rows(
-          params_.cache, params_.k, params_.v, work.tile.sequence, head_kv_of(params_, work), work.k.start);
-      start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns, [&](int row) {
-        return first + row < used_ ? rows.row_of(tensor, first + row) : nullptr;
-      });
-    } else {
-      start_copy<Tile, C.block_n, kThreads, kWholeLines<Tile>>(tile, data + first * tensor.row_stride,
-                                                               tensor.row_stride, used_ - first, columns);
+      source_.template start<CopiedVTile<C>, kThreads, kWholeLines<CopiedVTile<C>>>(values(stage), params_.v, source_.values(), n, 0, columns);
     }
   }
 
@@ -224,7 +193,7 @@ class KeyValueLoader {
   __device__ __forceinline__ void find(int n) {
     if constexpr (C.pages_ahead) {
       if (walk_.has(n)) {
-        next_.find(params_, n * C.block_n, used_);
+        next_.find(params_, n * C.block_n, source_.used());
       }
     }
   }
@@ -250,7 +219,7 @@ class KeyValueLoader {
   /// Scales of block n, which is converted next.
   __device__ __forceinline__ void fetch_scales(int n) {
     if constexpr (converts(C)) {
-      converter_.fetch_scales(n * C.block_n, used_);
+      converter_.fetch_scales(n * C.block_n, source_.used());
     }
   }
 
@@ -265,38 +234,20 @@ class KeyValueLoader {
     meet();
   }
 
-  /// In shared memory, as they are four registers that the widest tiles lack: volatile, so that they stay there.
-  __device__ __forceinline__ static volatile KeyValueRows& rows() {
-    return reinterpret_cast<volatile KeyValueRows*>(shared_memory() + kPlan.rows)[threadIdx.x / kWarpSize];
-  }
-
-  /// All lanes store the same numbers. In debug variants one does, as racecheck takes the others for a race.
-  template <typename Store>
-  __device__ __forceinline__ static void by_all_lanes(const Store& store) {
-    if constexpr (C.debug) {
-      meet_lanes<C>();
-      if (lane_of_warp() == 0) {
-        store();
-      }
-      meet_lanes<C>();
-    } else {
-      store();
-    }
-  }
-
   const Params& params_;
-  int used_;  // keys
+  KeyValueSource<C> source_;
   BlockWalk<C> walk_;
   BlockPlaces<C> next_;  // of the block that is copied next
   BlockConverter<C> converter_;
   int stage_ = 0;  // of the block in use
 };
 
-/// A warp's rows of Q as A operands.
+/// A warp's rows of Q as A operands. Warps that share them wait for each other before they read them.
 template <Config C>
 class Queries {
  public:
   static constexpr int kSteps = halves(C, C.head_dim) / kStep;  // of 32 bytes
+  static constexpr int kThreads = C.column_warps * kWarpSize;   // that copy: warps that share rows do so together
 
   /// Starts the copy; `tile`: of this warp.
   __device__ __forceinline__ Queries(const Params& params, const TileWork& work, uint32_t tile, int first_row)
@@ -307,12 +258,12 @@ class Queries {
       }
     }
     if constexpr (C.packed_heads == 1) {
-      start_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, query_row<C>(params.q, params, work, first_row),
+      start_copy<QTile<C>, C.rows_per_warp, kThreads>(tile, query_row<C>(params.q, params, work, first_row),
                                                        params.q.row_stride, work.q.used - first_row,
                                                        halves(C, params.head_dim));
     } else {
       const int columns = halves(C, params.head_dim);
-      start_scattered_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, params.q.data, columns, [&](int row) {
+      start_scattered_copy<QTile<C>, C.rows_per_warp, kThreads>(tile, params.q.data, columns, [&](int row) {
         return first_row + row < used_rows<C>(work) ? query_row<C>(params.q, params, work, first_row + row) : nullptr;
       });
     }

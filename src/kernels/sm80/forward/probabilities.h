@@ -21,7 +21,7 @@ struct Probabilities {
   using Dropout = typename RowRules<C>::Dropout;
 
   /// What a fragment's scores became in step first + i of block n, from s[8 i] on.
-  __device__ __forceinline__ static void to_operand(Operand& p, const float (&s)[C.block_n / 2], Dropout& dropout,
+  __device__ __forceinline__ static void to_operand(Operand& p, const float (&s)[warp_keys(C) / 2], Dropout& dropout,
                                                     int n, int first, int i) {
     score::to_operand<operand_of(C)>(p, s, i);
     dropout.apply(p, n, first + i);
@@ -46,7 +46,7 @@ struct Probabilities<C> {
   using Operand = SplitOperand;
   using Dropout = typename RowRules<C>::Dropout;
 
-  __device__ __forceinline__ static void to_operand(Operand& p, float (&s)[C.block_n / 2], Dropout& dropout, int n,
+  __device__ __forceinline__ static void to_operand(Operand& p, float (&s)[warp_keys(C) / 2], Dropout& dropout, int n,
                                                     int step, int) {
     dropout.apply(s, n, step);
     sm80::to_operand(p, s, 0);

@@ -11,19 +11,19 @@
 namespace strobe::sm80::forward {
 
 template <Config C>
-using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
+using Softmax = score::OnlineSoftmax<C.rule, warp_keys(C)>;
 
 /// Queries from a thread's first row to its second, which is eight rows on.
 template <Config C>
 constexpr int kQueryStep = 8 / C.packed_heads;
 
 template <Config C>
-using FragmentMask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;
+using FragmentMask = score::Mask<C.rule, warp_keys(C), kQueryStep<C>>;
 
 template <Config C>
 struct RowRules {
-  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>>;
-  using Dropout = score::StepDropout<C.rule, C.block_n>;
+  using Transform = score::Transform<C.rule, warp_keys(C), kQueryStep<C>>;
+  using Dropout = score::StepDropout<C.rule, warp_keys(C)>;
 
   Transform transform;
   Dropout dropout;

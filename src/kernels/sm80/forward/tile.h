@@ -14,21 +14,22 @@
 #include "kernels/sm80/forward/merge.h"
 #include "kernels/sm80/forward/probabilities.h"
 #include "kernels/sm80/forward/stored_operands.h"
+#include "kernels/sm80/forward/tile_scores.h"
 
 namespace strobe::sm80::forward {
 
 template <Config C>
 class TileForward {
  public:
-  using Scores = float[fragments(C)][C.block_n / 2];
+  using Scores = typename TileScores<C>::Scores;
   using Output = float[fragments(C)][C.head_dim_v / 2];
 
   /// Starts the copy of Q.
   __device__ __forceinline__ TileForward(const Params& params, const TileWork& work)
       : params_(params),
         work_(work),
-        warp_(warp_of_cta()),
-        queries_(params, work, shared_address(staging()), first_row(work)),
+        scores_(params, work),
+        queries_(params, work, shared_address(staging()), scores_.first_row(work)),
         loader_(params, work),
         scales_(params, work) {}
 
@@ -42,8 +43,8 @@ class TileForward {
     if constexpr (C.stored_operands) {
       scales_.start(last, work_.k.used);
     }
-    WarpRules<C> rules = warp_rules<C>(params_, work_, first_row(work_));
-    const sequence::KeyBlocks full = full_blocks();
+    WarpRules<C> rules = warp_rules<C>(params_, work_, scores_.first_row(work_));
+    const sequence::KeyBlocks full = scores_.full_blocks();
     Output o = {};
     Softmax<C> softmax[fragments(C)];
     if constexpr (C.key_groups > 1) {
@@ -52,46 +53,20 @@ class TileForward {
       if constexpr (C.stored_operands) {
         make_query_operands<C>();
         __syncthreads();
-        scales_.take_queries(row_warp() * C.rows_per_warp);
+        scales_.take_queries(scores_.row_warp() * C.rows_per_warp);
       }
     } else {
       ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
       meet_lanes<C>();
     }
     queries_.arrived();
-    int n = last;
-    while (n >= max(full.end, work_.n_begin)) {
-      n = step<true>(o, softmax, rules, n);
-    }
-    while (n >= max(full.begin, work_.n_begin)) {
-      n = step<false>(o, softmax, rules, n);
-    }
-    if constexpr (C.rule.mask_left) {
-      while (n >= work_.n_begin) {
-        n = step<true>(o, softmax, rules, n);
-      }
-    }
+    scores_.for_each_block(last, full, [&]<bool masked>(int n) { return step<masked>(o, softmax, rules, n); });
     store(o, softmax);
   }
 
  private:
-  /// The number of this warp within its group.
-  __device__ __forceinline__ int row_warp() const { return C.key_groups == 1 ? warp_ : warp_ % row_warps(C); }
-
-  /// The first row of this warp.
-  __device__ __forceinline__ int first_row(const TileWork& work) const {
-    return work.m_begin + row_warp() * C.rows_per_warp;
-  }
   __device__ __forceinline__ unsigned char* staging() const {
-    return shared_memory() + row_warp() * smem_plan(C).warp_bytes;
-  }
-
-  /// Blocks that all rows of the tile see whole.
-  __device__ __forceinline__ sequence::KeyBlocks full_blocks() const {
-    const int last_row = min(work_.m_begin + block_m(C), used_rows<C>(work_)) - 1;
-    return {(keys_of<C>(params_, work_, last_row).first + C.block_n - 1) / C.block_n,
-            score::first_tree_block<C.rule>(work_, C.block_n,
-                                            (keys_of<C>(params_, work_, work_.m_begin).last + 1) / C.block_n)};
+    return shared_memory() + scores_.row_warp() * smem_plan(C).warp_bytes;
   }
 
   /// Block n; returns the next.
@@ -101,15 +76,15 @@ class TileForward {
     if constexpr (C.stored_operands) {
       scales_.move_on(o, loader_.walk().before(n), work_.k.used);
     }
-    const bool sees = (!masked || rows_see(n)) && loader_.walk().shows(n, row_warp());
+    const bool sees = (!masked || scores_.rows_see(n)) && loader_.walk().shows(n, scores_.row_warp());
     Scores s;
     if (sees) {
       multiply_queries(s);
     }
-    const bool shown = C.rule.text.mask && sees && loader_.walk().is_shown(n, row_warp());
+    const bool shown = C.rule.text.mask && sees && loader_.walk().is_shown(n, scores_.row_warp());
     loader_.after_scores(n);
     if (sees) {
-      transform<masked>(s, rules, n, shown);
+      scores_.template transform<masked>(s, rules, n, shown);
       shift(o, softmax, s);
       multiply_values(o, softmax, rules, s, n);
     }
@@ -164,46 +139,6 @@ class TileForward {
     }
   }
 
-  // Masked steps are few. What they need to know of the tile is found anew in each, and takes no registers from others.
-
-  /// Whether some row of this warp may see a key of the block.
-  __device__ __forceinline__ bool rows_see(int n) const {
-    const TileWork work = tile_work<C>(params_);
-    const sequence::KeyBlocks own = key_blocks<C>(params_, work, first_row(work), C.rows_per_warp);
-    return n >= own.begin && n < own.end;
-  }
-
-  __device__ __forceinline__ void mask(Scores& s, int n) const {
-    const TileWork work = tile_work<C>(params_);
-#pragma unroll
-    for (int f = 0; f < fragments(C); ++f) {
-      const auto rows = row_mask<C>(params_, work, first_row(work) + f * kFragmentRows);
-      if (rows.needed(n)) {
-        rows.apply(s[f], n);
-      }
-    }
-  }
-
-  template <bool masked>
-  __device__ __forceinline__ void transform(Scores& s, const WarpRules<C>& rules, int n, bool shown) const {
-#pragma unroll
-    for (int f = 0; f < fragments(C); ++f) {
-      const auto& transform = rules.of[f].transform;
-      transform.template apply<!masked>(s[f], n, transform.fetch(n));
-    }
-    if constexpr (masked) {
-      mask(s, n);
-    }
-    if constexpr (C.rule.text.mask) {
-      if (!shown) {
-#pragma unroll
-        for (int f = 0; f < fragments(C); ++f) {
-          rules.of[f].transform.hide(s[f], n);
-        }
-      }
-    }
-  }
-
   /// Raises the rows' maxima where scores pass them; what was summed before shrinks. One branch for all fragments, so
   /// that the exponentials and the products that follow are one basic block: ptxas mixes them.
   __device__ __forceinline__ void shift(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s) const {
@@ -244,7 +179,7 @@ class TileForward {
       }
     }
     const TileWork work = tile_work<C>(params_);
-    const int first = first_row(work);
+    const int first = scores_.first_row(work);
     if constexpr (folds(C)) {
       if (!join_segments<C>(params_, work, first, o, softmax)) {
         return;
@@ -284,7 +219,7 @@ class TileForward {
 
   const Params& params_;
   const TileWork& work_;
-  const int warp_;
+  const TileScores<C> scores_;
   Queries<C> queries_;
   KeyValueLoader<C> loader_;
   [[no_unique_address]] OperandScales<C> scales_;

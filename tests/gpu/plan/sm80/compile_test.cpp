@@ -133,6 +133,28 @@ TEST_F(Sm80Compile, KeepsEverythingInRegisters) {
   }
 }
 
+// Heads of more than 256 columns.
+TEST_F(Sm80Compile, KeepsWideHeadsInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(12)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    AttentionProblem problem = random_problem(random);
+    if (problem.dtype == DType::float32) problem.dtype = DType::bfloat16;
+    problem.has_tree_mask = false;
+    problem.head_dim = random.one_of<std::int64_t>({512, 512, 576, 64, 384});
+    problem.head_dim_v = problem.head_dim == 384 ? 384 : 512;
+    if (random.chance(0.4)) problem = few_queries_of(problem, random);
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = sm80::forward_variant(*config, device.shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    EXPECT_TRUE(fields_agree(*config));
+    EXPECT_LE(smem_plan(*config).total_bytes, shared_bytes_of(device.shape, config->ctas_per_sm));
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
+  }
+}
+
 // K and V in 8 bits.
 TEST_F(Sm80Compile, KeepsConvertedBlocksInRegisters) {
   for (const std::uint64_t seed : chosen_seeds(6)) {

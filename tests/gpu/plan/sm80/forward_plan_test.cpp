@@ -194,9 +194,9 @@ TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
     EXPECT_EQ(variant.expression,
               std::string("strobe::sm80::forward::kernel<strobe::sm80::forward::Config{.rule = ") +
                   gpu::cpp_text(config.rule) +
-                  ", .head_dim = 64, .head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, "
-                  ".block_n = 64, .stages = 2, .q_in_registers = false, .ctas_per_sm = 2, .packed_heads = "
-                  "1, .schedule = strobe::Schedule::rounds, .segment_blocks = 0, .pages = false, .entries = "
+                  ", .head_dim = 64, .head_dim_v = 64, .warps = 4, .key_groups = 1, .column_warps = 1, "
+                  ".rows_per_warp = 32, .block_n = 64, .stages = 2, .slice_columns = 0, .q_in_registers = false, .ctas_per_sm = 2, "
+                  ".packed_heads = 1, .schedule = strobe::Schedule::rounds, .segment_blocks = 0, .pages = false, .entries = "
                   "false, .stored = strobe::Element::bf16, .stored_operands = false, .row_scales = false, "
                   ".chunks_at_once = 2, .copies_first = false, "
                   ".pages_ahead = false, .page_rows = 1, .keeps_work = false, .debug = false}>");
