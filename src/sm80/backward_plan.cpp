@@ -28,6 +28,7 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
 struct BackwardTiles {
   int element_bytes, head_dim;
   int warps, rows_per_warp, column_warps, block_m, part_m, stages, ctas_per_sm;
+  int query_slices = 1;
 };
 
 backward::Config with(backward::Config config, const BackwardTiles& tiles) {
@@ -38,6 +39,7 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles) {
   config.part_m = tiles.part_m;
   config.stages = tiles.stages;
   config.ctas_per_sm = tiles.ctas_per_sm;
+  config.query_slices = tiles.query_slices;
   return config;
 }
 
@@ -91,6 +93,9 @@ constexpr BackwardTiles kBackwardTiles[] = {
     {2, 256, 8, 16, 4, 64, 16, 2, 1},
     {2, 256, 8, 16, 4, 64, 16, 1, 1},
     {2, 256, 4, 16, 2, 32, 16, 1, 1},
+    {2, 512, 8, 16, 4, 64, 16, 1, 1, 4},
+    {2, 512, 8, 16, 4, 32, 16, 1, 1, 2},
+    {2, 512, 4, 16, 4, 32, 16, 1, 1, 4},
     // log: sm80-float32-tiles
     {4, 64, 8, 16, 1, 64, 32, 2, 1},
     {4, 64, 4, 16, 1, 64, 16, 1, 2},
@@ -104,6 +109,7 @@ constexpr BackwardTiles kBackwardTiles[] = {
 
 /// As compiled. Of float32 a warp has multiples of 32 columns, and two may share keys.
 int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim) {
+  if (gpu::has_wide_heads(problem)) return compiled_wide_head_dim(head_dim);
   if (problem.dtype != DType::float32) return compiled_head_dim(head_dim);
   return head_dim <= 64 ? 64 : 128;
 }
@@ -171,7 +177,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
 
 std::vector<backward::Config> tile_choices(const backward::Config& config, const DeviceShape& shape) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
-  const int head_dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
+  const int head_dim = widest <= 64 ? 64 : widest <= 128 ? 128 : widest <= 256 ? 256 : 512;
   const int element_bytes = bytes_of(config.rule.element);
   std::vector<backward::Config> choices;
   backward::Config last = config;
@@ -208,6 +214,8 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
   const backward::Config& c = plan.config;
   std::string text = gpu::explain_tiles(problem, block_n(c), c.block_m, c.head_dim, c.head_dim_v);
   text += fmt::format("warps         {}, {} for each {} keys\n", c.warps, c.column_warps, c.rows_per_warp);
+  if (c.query_slices > 1)
+    text += fmt::format("dQ            {} slices of columns, one after another\n", c.query_slices);
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += c.stages > 1 ? fmt::format("pipeline      {} stages of Q and dO\n", c.stages)
                        : std::string("pipeline      one stage of Q and dO, which arrive under dQ's product\n");

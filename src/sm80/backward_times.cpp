@@ -19,7 +19,7 @@ double shared_bytes(const backward::Config& c) {
   const double warp = parts * (c.rows_per_warp + c.part_m) * columns + c.block_m * columns / c.column_warps +
                       shared * 2.0 * c.rows_per_warp * c.block_m;
   const backward::QueryTile query = query_tile(c);
-  const double queries = 1.0 * (query.rows + query.columns) * block_n(c);
+  const double queries = 1.0 * c.query_slices * (query.rows + query.columns) * block_n(c);
   return bytes_of(c.rule.element) * (c.warps * (warp + queries) + (1.0 + shared) * scores + c.block_m * columns);
 }
 

@@ -30,12 +30,13 @@ namespace backward {
 constexpr std::string_view type_name(const Config&) { return "strobe::sm80::backward::Config"; }
 constexpr auto fields_of(const Config&) {
   using gpu::field;
-  return gpu::all_fields(
-      field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
-      field("block_m", &Config::block_m), field("part_m", &Config::part_m), field("warps", &Config::warps),
-      field("rows_per_warp", &Config::rows_per_warp), field("column_warps", &Config::column_warps),
-      field("stages", &Config::stages), field("ctas_per_sm", &Config::ctas_per_sm), field("ordered", &Config::ordered),
-      field("captures", &Config::captures), field("debug", &Config::debug));
+  return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
+                         field("head_dim_v", &Config::head_dim_v), field("block_m", &Config::block_m),
+                         field("part_m", &Config::part_m), field("warps", &Config::warps),
+                         field("rows_per_warp", &Config::rows_per_warp), field("column_warps", &Config::column_warps),
+                         field("query_slices", &Config::query_slices), field("stages", &Config::stages),
+                         field("ctas_per_sm", &Config::ctas_per_sm), field("ordered", &Config::ordered),
+                         field("captures", &Config::captures), field("debug", &Config::debug));
 }
 
 }  // namespace backward

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <iterator>
 
-#include "call/arithmetic.h"
 #include "call/limits.h"
+#include "sm80/supported.h"
 
 namespace strobe::sm80 {
 namespace {
 
-constexpr int kSliceColumns = 128;
 constexpr int kCompiledColumnsOfV[] = {256, 384, 512};
 
 /// Warps share rows as their number says. Slices of 128 columns divide all widths but 576.
@@ -40,8 +39,7 @@ constexpr Tiles kSixteenRows[] = {sliced(4, 16, 4, 64, 128, 5, 2), sliced(4, 16,
 }  // namespace
 
 void choose_sliced_columns(forward::Config& config, const AttentionProblem& problem) {
-  const auto whole = [](std::int64_t columns) { return round_up(static_cast<int>(columns), kSliceColumns); };
-  config.head_dim = std::min<int>(std::max(whole(problem.head_dim), kSliceColumns), kMaxHeadDim);
+  config.head_dim = std::min<int>(compiled_wide_head_dim(problem.head_dim), kMaxHeadDim);
   config.head_dim_v = *std::ranges::lower_bound(kCompiledColumnsOfV, static_cast<int>(problem.head_dim_v));
 }
 

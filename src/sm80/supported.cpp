@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "call/limits.h"
+#include "call/arithmetic.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/row_invariant.h"
 #include "gpu/plan/supported.h"
@@ -51,17 +51,6 @@ Status check_floats(const AttentionProblem& problem) {
   return {};
 }
 
-gpu::MostColumns most_columns(const AttentionProblem& problem) {
-  if (problem.dtype == DType::float32) return {};
-  return {.head_dim = kMaxHeadDim, .head_dim_v = kMaxHeadDimV};
-}
-
-Status check_gradients(const AttentionProblem& problem) {
-  if (problem.pass == Pass::forward || !gpu::has_wide_heads(problem)) return {};
-  return gpu::unsupported("head_dim is {} and head_dim_v {}: the sm80 kernels have gradients up to {} columns",
-                          problem.head_dim, problem.head_dim_v, gpu::kMostNarrowColumns);
-}
-
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -73,10 +62,13 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
-  if (Status status = gpu::check_sizes(problem, most_columns(problem)); !status.ok()) return status;
+  if (Status status = gpu::check_sizes(problem, gpu::most_columns(problem)); !status.ok()) return status;
   if (Status status = gpu::check_wide(problem, "sm80"); !status.ok()) return status;
-  if (Status status = check_gradients(problem); !status.ok()) return status;
   return check_floats(problem);
+}
+
+int compiled_wide_head_dim(std::int64_t head_dim) {
+  return std::max(round_up(static_cast<int>(head_dim), kWideColumns), kWideColumns);
 }
 
 int compiled_head_dim(std::int64_t head_dim) {

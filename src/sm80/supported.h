@@ -18,4 +18,8 @@ Status check_supported(const AttentionProblem& problem);
 /// The smallest compiled size that holds `head_dim`, which is at most 256.
 int compiled_head_dim(std::int64_t head_dim);
 
+/// Of wide heads, either of which may be narrow: multiples of 128.
+inline constexpr int kWideColumns = 128;
+int compiled_wide_head_dim(std::int64_t head_dim);
+
 }  // namespace strobe::sm80

@@ -5,7 +5,6 @@
 #include <initializer_list>
 
 #include "call/eight_bit.h"
-#include "call/limits.h"
 #include "gpu/plan/row_invariant.h"
 #include "gpu/variant/text_code.h"
 #include "sm90/pages.h"
@@ -47,13 +46,6 @@ Status check_slope(const AttentionProblem& problem) {
       "have its gradients in bfloat16; the sm80 kernels in both");
 }
 
-/// Wider ones have the CPU's limits, and in backwards both have that of dV.
-gpu::MostColumns most_columns(const AttentionProblem& problem) {
-  if (problem.dtype == DType::float32 || problem.eight_bit.given()) return {};
-  if (problem.pass == Pass::backward) return {.head_dim = kMaxHeadDimV, .head_dim_v = kMaxHeadDimV};
-  return {.head_dim = kMaxHeadDim, .head_dim_v = kMaxHeadDimV};
-}
-
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -67,7 +59,7 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
-  if (Status status = gpu::check_sizes(problem, most_columns(problem)); !status.ok()) return status;
+  if (Status status = gpu::check_sizes(problem, gpu::most_columns(problem)); !status.ok()) return status;
   return gpu::check_wide(problem, "sm90");
 }
 

@@ -27,10 +27,7 @@ AttentionCase backward_case(std::int64_t seqlen, std::int64_t head_dim, CausalMa
 class GpuBackward : public FamilyTest {
  protected:
   /// One for each design of kernels.
-  static std::vector<std::int64_t> head_dims() {
-    if (GetParam() == Family::sm80) return {64, 128, 256};
-    return {64, 128, 256, 512};
-  }
+  static std::vector<std::int64_t> head_dims() { return {64, 128, 256, 512}; }
 
   void expect_matches_reference(const AttentionCase& attention) {
     SCOPED_TRACE(describe(attention));

@@ -33,10 +33,10 @@ inline AttentionCase plain_case(std::int64_t seqlen, std::int64_t head_dim, Caus
 
 /// Whether a GPU that has the case's forward has its gradients.
 inline bool has_gradients(const AttentionCase& attention) {
-  const std::int64_t most_columns = tested_family() == Family::sm80 ? 256 : 512;
+  constexpr std::int64_t kMostColumns = 512;
   constexpr std::int64_t kMostUnderBias = 256;  // and under block masks
   const std::int64_t columns = std::max(attention.head_dim, attention.head_dim_v);
-  return columns <= (attention.bias || attention.blocks ? kMostUnderBias : most_columns);
+  return columns <= (attention.bias || attention.blocks ? kMostUnderBias : kMostColumns);
 }
 
 class DeviceCase {

@@ -85,7 +85,7 @@ EngineLimits wide_limits(std::uint64_t group) {
   return limits;
 }
 
-/// The same whose backward sm90 has.
+/// The same of which there are gradients.
 EngineLimits wide_backward_limits(std::uint64_t group) {
   EngineLimits limits = wide_limits(group);
   limits.bias = limits.block_mask = false;
@@ -237,7 +237,6 @@ class GpuRandom : public FamilyTest {
 
   /// run_seeds() without what wide heads lack.
   void run_wide_seeds(LimitsOf limits_of, std::uint64_t count, bool passes) {
-    if (passes && tested_family() == Family::sm80) GTEST_SKIP() << "the sm80 kernels have no gradients of wide heads";
     const std::vector<std::uint64_t> seeds = chosen_seeds(count);
     for (const std::uint64_t seed : seeds) {
       AttentionCase attention = gpu_case(seed, limits_of(seed / kSeedsPerKernel));
@@ -295,9 +294,7 @@ TEST_P(GpuRandom, WideHeadsMatchReference) { run_wide_seeds(wide_limits, 400, fa
 
 TEST_P(GpuRandom, WideHeadsBackwardMatchesReference) { run_wide_seeds(wide_backward_limits, 400, true); }
 
-TEST_P(GpuRandom, CachesOfWideHeadsMatchReference) {
-  run_cached_seeds(wide_limits, few_wide_queries_limits);
-}
+TEST_P(GpuRandom, CachesOfWideHeadsMatchReference) { run_cached_seeds(wide_limits, few_wide_queries_limits); }
 
 TEST_P(GpuRandom, FewQueriesOfWideHeadsMatchReference) { run_wide_seeds(few_wide_queries_limits, 400, false); }
 

@@ -43,11 +43,18 @@ Status check_query_values(const AttentionProblem& problem) {
       "take the cpu engine");
 }
 
+MostColumns most_columns(const AttentionProblem& problem) {
+  if (problem.dtype == DType::float32 || problem.eight_bit.given()) return {};
+  if (problem.pass == Pass::backward) return {.head_dim = kMaxHeadDimV, .head_dim_v = kMaxHeadDimV};
+  return {.head_dim = kMaxHeadDim, .head_dim_v = kMaxHeadDimV};
+}
+
 Status check_wide(const AttentionProblem& problem, std::string_view family) {
   if (!has_wide_heads(problem)) return {};
   const auto lacks = [&](std::string_view what) {
-    return unsupported("head_dim is {} and head_dim_v {}: above {} columns the {} kernels have no {}; the cpu engine has",
-                       problem.head_dim, problem.head_dim_v, kMostNarrowColumns, family, what);
+    return unsupported(
+        "head_dim is {} and head_dim_v {}: above {} columns the {} kernels have no {}; the cpu engine has",
+        problem.head_dim, problem.head_dim_v, kMostNarrowColumns, family, what);
   };
   if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
   if (problem.row_invariant) return lacks("row_invariant");

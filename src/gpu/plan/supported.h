@@ -47,6 +47,9 @@ inline bool has_wide_heads(const AttentionProblem& problem) {
 /// What a family's kernels for wide heads lack.
 Status check_wide(const AttentionProblem& problem, std::string_view family);
 
+/// Of 16 bits those of the CPU engine, and in backwards both have that of dV.
+MostColumns most_columns(const AttentionProblem& problem);
+
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem, const MostColumns& most = {});
 

@@ -11,7 +11,7 @@ namespace strobe::sm80::backward {
 
 struct Config {
   ScoreRule rule;
-  int head_dim = 128;    // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; narrower heads are padded by zeros
+  int head_dim = 128;    // of Q and K as compiled: 32 to 256, 384 or 512; narrower heads are padded by zeros
   int head_dim_v = 128;  // of V, O and dO, likewise
   int block_m = 64;      // queries per step
   int part_m = 32;       // of these, how many a warp holds scores of at a time
@@ -20,6 +20,7 @@ struct Config {
   // Warps that share these keys: each holds its share of the columns of dK and dV, and computes the scores of its share
   // of the queries. P and dS pass from one to another through shared memory. With 1, they are operands where they are.
   int column_warps = 2;
+  int query_slices = 1;   // of dQ's columns, which are computed one after another
   int stages = 2;         // of Q and dO; with 1, the next arrive under the product dQ
   int ctas_per_sm = 1;    // resident CTAs: what one waits for passes under the products of the other
   bool ordered = false;   // the sums of dQ are added to in the order of the keys: the same bits every time
@@ -38,17 +39,22 @@ constexpr int key_groups(const Config& c) { return c.warps / c.column_warps; }
 /// Keys of a CTA.
 constexpr int block_n(const Config& c) { return key_groups(c) * c.rows_per_warp; }
 constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
+/// Of the warps that share keys, those that compute scores: all, unless there are fewer parts of queries.
+constexpr int score_warps(const Config& c) {
+  const int parts = c.block_m / c.part_m;
+  return parts < c.column_warps ? parts : c.column_warps;
+}
 /// Columns of dK and dV that a warp holds.
 constexpr int key_columns(const Config& c) { return c.head_dim / c.column_warps; }
 constexpr int value_columns(const Config& c) { return c.head_dim_v / c.column_warps; }
 
-/// How the warps share dQ of a step: each has `rows` queries and `columns` columns.
+/// How the warps share a slice of dQ of a step: each has `rows` queries and `columns` columns.
 struct QueryTile {
   int rows, columns;
 };
 
-/// How the warps share dQ of a step of block_m queries: two fragments of rows where the columns can be divided among
-/// the others, as each operand K that is read then serves two products.
+/// How the warps share `head_dim` columns of dQ of a step of block_m queries: two fragments of rows where the columns
+/// can be divided among the others, as each operand K that is read then serves two products.
 constexpr QueryTile query_tile(int block_m, int head_dim, int warps, int most_rows) {
   for (int rows = most_rows; rows >= kFragmentRows; rows -= kFragmentRows) {
     const int row_warps = block_m / rows;
@@ -59,13 +65,13 @@ constexpr QueryTile query_tile(int block_m, int head_dim, int warps, int most_ro
   return {0, 0};
 }
 constexpr QueryTile query_tile(const Config& c) {
-  return query_tile(c.block_m, c.head_dim, c.warps,
+  return query_tile(c.block_m, c.head_dim / c.query_slices, c.warps,
                     c.rule.element == Element::fp32 ? kFragmentRows : 2 * kFragmentRows);
 }
 
 /// Whether the sizes agree with each other.
 constexpr bool is_consistent(const Config& c) {
-  const bool shares = c.warps % c.column_warps == 0 && c.block_m % (c.column_warps * c.part_m) == 0 &&
+  const bool shares = c.warps % c.column_warps == 0 && c.block_m % (score_warps(c) * c.part_m) == 0 &&
                       key_columns(c) % kStep == 0 && value_columns(c) % kStep == 0;
   const bool steps = c.part_m % kStep == 0 && (c.part_m < kDropoutColumns || c.part_m % kDropoutColumns == 0);
   // Of float32 warps read 32 columns of Q, K, dO and of what lies in dS's tile at a time.
@@ -73,7 +79,7 @@ constexpr bool is_consistent(const Config& c) {
                       (fragments(c) == 1 && query_tile(c).columns % 32 == 0 && key_columns(c) % 32 == 0 &&
                        value_columns(c) % 32 == 0 && block_n(c) % 32 == 0);
   const bool blocks = c.rule.block_mask % c.block_m == 0 && c.rule.block_mask % block_n(c) == 0;
-  return shares && steps && floats && blocks && query_tile(c).rows > 0;
+  return shares && steps && floats && blocks && c.head_dim % c.query_slices == 0 && query_tile(c).rows > 0;
 }
 
 }  // namespace strobe::sm80::backward

@@ -17,16 +17,18 @@ using score::QueryBlock;
 template <Config C>
 __device__ __forceinline__ void convert_query_gradient(const Params& params, const QueryBlock& block) {
   using Part = QueryPart<C>;
-  const Part part;
   const long long number = block.in_workspaces<C.rule>(params, C.block_m);
-  typename Part::Sums dq;
-  load_sums(part.sums(params, number), dq);
   bool finite = true;
+#pragma unroll 1
+  for (Part part; part.slice < C.query_slices; ++part.slice) {
+    typename Part::Sums dq;
+    load_sums(part.sums(params, number), dq);
 #pragma unroll
-  for (int f = 0; f < Part::kFragments; ++f) {
-    finite &= stage_fragment<C.rule.element, QTile<C>, is_repaired(C.rule)>(
-        shared_memory(), part.row() + f * kFragmentRows, part.column() / kStep, dq[f],
-        score::gradient_scale<C.rule>(params, block.k.used));
+    for (int f = 0; f < Part::kFragments; ++f) {
+      finite &= stage_fragment<C.rule.element, QTile<C>, is_repaired(C.rule)>(
+          shared_memory(), part.row() + f * kFragmentRows, part.column() / kStep, dq[f],
+          score::gradient_scale<C.rule>(params, block.k.used));
+    }
   }
   const bool repair = __syncthreads_or(finite ? 0 : 1) != 0;
   const int first = block.m * C.block_m;

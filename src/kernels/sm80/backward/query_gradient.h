@@ -14,32 +14,35 @@
 
 namespace strobe::sm80::backward {
 
-/// A warp's part of a block of dQ.
+/// A warp's part of a slice of a block of dQ.
 template <Config C>
 struct QueryPart {
   static constexpr int kRows = query_tile(C).rows;
   static constexpr int kColumns = query_tile(C).columns;
   static constexpr int kFragments = kRows / kFragmentRows;
-  static constexpr int kColumnWarps = C.head_dim / kColumns;
+  static constexpr int kSliceColumns = C.head_dim / C.query_slices;
+  static constexpr int kColumnWarps = kSliceColumns / kColumns;
   using Sums = float[kFragments][kColumns / 2];
 
+  int slice = 0;
   int warp = warp_of_cta();
 
   __device__ __forceinline__ int row() const { return warp / kColumnWarps * kRows; }
-  __device__ __forceinline__ int column() const { return warp % kColumnWarps * kColumns; }
+  __device__ __forceinline__ int column() const { return slice * kSliceColumns + warp % kColumnWarps * kColumns; }
 
   /// Where this part's sums of a block of the workspace begin.
   __device__ __forceinline__ float* sums(const Params& params, long long block) const {
-    return params.dq_sum + block * (C.block_m * C.head_dim) + warp * (kRows * kColumns);
+    return params.dq_sum + block * (C.block_m * C.head_dim) + slice * (C.block_m * kSliceColumns) +
+           warp * (kRows * kColumns);
   }
 };
 
-/// dQ = dS K of float32; `ds` and `k`: the tiles.
+/// A part of dQ = dS K of float32; `ds` and `k`: the tiles.
 template <Config C>
-__device__ __forceinline__ void multiply_split_keys(typename QueryPart<C>::Sums& dq, uint32_t ds, uint32_t k) {
+__device__ __forceinline__ void multiply_split_keys(typename QueryPart<C>::Sums& dq, const QueryPart<C>& part,
+                                                    uint32_t ds, uint32_t k) {
   using Part = QueryPart<C>;
   constexpr int kPanelColumns = KTile<C>::kPanelColumns / 2;
-  const Part part;
   const uint32_t rows = a_operand<ScoreTile<C>>(ds, part.row());
   const uint32_t columns = split_v_operand<KTile<C>>(k) + part.column() / kPanelColumns * KTile<C>::kPanelBytes;
 #pragma unroll 1  // else ptxas mixes steps, and runs out of registers
@@ -59,14 +62,14 @@ __device__ __forceinline__ void multiply_split_keys(typename QueryPart<C>::Sums&
   }
 }
 
-/// dQ = dS K; `ds` and `k`: the tiles.
+/// A part of dQ = dS K; `ds` and `k`: the tiles.
 template <Config C>
-__device__ __forceinline__ void multiply_keys(typename QueryPart<C>::Sums& dq, uint32_t ds, uint32_t k) {
+__device__ __forceinline__ void multiply_keys(typename QueryPart<C>::Sums& dq, const QueryPart<C>& part, uint32_t ds,
+                                              uint32_t k) {
   if constexpr (C.rule.element == Element::fp32) {
-    multiply_split_keys<C>(dq, ds, k);
+    multiply_split_keys<C>(dq, part, ds, k);
   } else {
     using Part = QueryPart<C>;
-    const Part part;
     const TileColumns<ScoreTile<C>, Part::kFragments> rows(transposed_a_operand<ScoreTile<C>>(ds), part.row() / kStep);
     const TileColumns<KTile<C>, Part::kColumns / kStep> columns(v_operand<KTile<C>>(k), part.column() / kStep);
 #pragma unroll
@@ -149,22 +152,26 @@ struct QueryGradientSemaphore {
   }
 };
 
-/// Adds a step's dQ; in ordered variants in turn, by the whole CTA.
+/// Adds slice `part.slice` of a step's dQ; in ordered variants in turn, by the whole CTA.
 template <Config C>
 __device__ __forceinline__ void add_query_gradient(const Params& params, const Work& work, int head, int m,
-                                                   const typename QueryPart<C>::Sums& dq) {
+                                                   const QueryPart<C>& part, const typename QueryPart<C>::Sums& dq) {
   const long long block = score::first_block_of<C.rule>(params, work.sequence, head, C.block_m) + m;
-  float* const sums = QueryPart<C>().sums(params, block);
+  float* const sums = part.sums(params, block);
   if constexpr (C.ordered) {
-    if (threadIdx.x == 0) {
-      QueryGradientSemaphore<C>(params, work, head, m, block).wait();
+    if (part.slice == 0) {
+      if (threadIdx.x == 0) {
+        QueryGradientSemaphore<C>(params, work, head, m, block).wait();
+      }
+      __syncthreads();
     }
-    __syncthreads();
     add_to_sums(sums, dq);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      ptx::st_release(params.dq_semaphores + block, work.n + 1);
+    if (part.slice == C.query_slices - 1) {
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        ptx::st_release(params.dq_semaphores + block, work.n + 1);
+      }
     }
   } else {
     add_to_sums(sums, dq);

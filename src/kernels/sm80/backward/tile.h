@@ -49,7 +49,12 @@ class TileBackward {
           start(next, stage_ ^ 1);
         }
       };
-      compute_parts(dk, dv, step, before_stores);
+      if (score_warps(C) == C.column_warps || column_warp() < score_warps(C)) {
+        compute_parts(dk, dv, step, before_stores);
+      } else {
+        before_stores();
+        arrive_ready_with_stages();
+      }
       if constexpr (C.column_warps > 1) {
         ptx::barrier_cta_sync(1 + warp_ / C.column_warps, C.column_warps * kWarpSize);
         add_stored<DoTile<C>>(dv, kPlan.p, output_gradients());
@@ -62,10 +67,7 @@ class TileBackward {
       if (C.stages == 1 && goes_on) {
         start(next, 0);
       }
-      typename QueryPart<C>::Sums dq = {};
-      multiply_keys<C>(dq, smem_ + kPlan.ds, smem_ + kPlan.k);
-      barriers_.arrive(barriers_.free());
-      add_query_gradient<C>(params_, work_, query_head(step), step.m, dq);
+      add_query_gradients(step);
       ++number;
       step = next;
     } while (goes_on);
@@ -77,7 +79,7 @@ class TileBackward {
   using KeyGradient = float[fragments(C)][key_columns(C) / 2];
   using ValueGradient = float[fragments(C)][value_columns(C) / 2];
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr int kWarpQueries = C.block_m / C.column_warps;  // whose scores a warp computes
+  static constexpr int kWarpQueries = C.block_m / score_warps(C);  // whose scores a warp computes
   static constexpr int kParts = kWarpQueries / C.part_m;
 
   __device__ __forceinline__ int query_head(const Step& step) const {
@@ -100,6 +102,26 @@ class TileBackward {
     return reinterpret_cast<const float*>(shared_memory() + offset + stage_ * kPlan.row_bytes);
   }
 
+  /// With several stages a warp's dS is all that others wait for.
+  __device__ __forceinline__ void arrive_ready_with_stages() const {
+    if constexpr (C.stages > 1) {
+      barriers_.arrive(barriers_.ready());
+    }
+  }
+
+  /// dQ of a step, slice by slice, when all dS are stored. After the last product the warp is done with the step.
+  __device__ __forceinline__ void add_query_gradients(const Step& step) const {
+#pragma unroll 1
+    for (QueryPart<C> part; part.slice < C.query_slices; ++part.slice) {
+      typename QueryPart<C>::Sums dq = {};
+      multiply_keys<C>(dq, part, smem_ + kPlan.ds, smem_ + kPlan.k);
+      if (part.slice == C.query_slices - 1) {
+        barriers_.arrive(barriers_.free());
+      }
+      add_query_gradient<C>(params_, work_, query_head(step), step.m, part, dq);
+    }
+  }
+
   /// `before_stores()`: called once, when the first dS has been computed.
   template <typename BeforeStores>
   __device__ __forceinline__ void compute_parts(KeyGradient& dk, ValueGradient& dv, const Step& step,
@@ -120,8 +142,8 @@ class TileBackward {
           store_operand(kPlan.p, key, row, p[f]);
         }
       }
-      if (C.stages > 1 && part == kParts - 1) {
-        barriers_.arrive(barriers_.ready());
+      if (part == kParts - 1) {
+        arrive_ready_with_stages();
       }
       if constexpr (C.column_warps == 1) {
         add_operands<DoTile<C>>(dv, p, output_gradients(), row);

@@ -44,6 +44,26 @@ TEST(Sm80BackwardPlan, FitsEveryDevice) {
 }
 
 /// The tiles that docs/sm80-kernels.md lists, by shared memory.
+TEST(Sm80BackwardPlan, WideHeadsFitEveryDevice) {
+  for (const auto& [name, shape] : kDevices) {
+    for (const auto& [head_dim, head_dim_v] : {std::pair{264, 264}, {384, 384}, {512, 512}, {8, 512}, {512, 8}}) {
+      for (AttentionProblem problem : test::problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
+        problem.pass = Pass::backward;
+        problem.modifiers.has_bias = false;
+        problem.modifiers.block_size = 0;
+        const backward::Config config = *backward_config(problem, shape);
+        SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, backward_plan(problem, shape, config)));
+        EXPECT_TRUE(is_consistent(config));
+        EXPECT_GE(config.head_dim, head_dim);
+        EXPECT_GE(config.head_dim_v, head_dim_v);
+        EXPECT_LE(smem_plan(config).total_bytes, shared_bytes_of(shape, config.ctas_per_sm));
+        EXPECT_LE(finish_smem_bytes(config), shared_bytes_of(shape, 1));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(Sm80BackwardPlan, TakesTheTilesOfTheTable) {
   struct Row {
     std::int64_t head_dim;

@@ -79,14 +79,23 @@ AttentionProblem narrow_floats(AttentionProblem problem) {
   return problem;
 }
 
+Result<runtime::Variant> forward_of(const AttentionProblem& problem, const gpu::DeviceShape& shape) {
+  const Result<sm80::forward::Config> config = sm80::forward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  return sm80::forward_variant(*config, shape);
+}
+
+Result<runtime::Variant> backward_of(const AttentionProblem& problem, const gpu::DeviceShape& shape) {
+  const Result<sm80::backward::Config> config = sm80::backward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  return sm80::backward_variant(*config, shape);
+}
+
 /// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
 Result<runtime::Variant> variant_for(const AttentionProblem& problem, const gpu::DeviceShape& shape, Random& random) {
   if (problem.has_tree_mask || random.chance(0.5)) {
     const bool few = random.chance(0.5);
-    const Result<sm80::forward::Config> config =
-        sm80::forward_config(few ? few_queries_of(problem, random) : problem, shape);
-    if (!config.ok()) return config.status();
-    return sm80::forward_variant(*config, shape);
+    return forward_of(few ? few_queries_of(problem, random) : problem, shape);
   }
   const Result<sm80::backward::Config> config = sm80::backward_config(narrow_floats(problem), shape);
   if (!config.ok()) return config.status();
@@ -143,14 +152,20 @@ TEST_F(Sm80Compile, KeepsWideHeadsInRegisters) {
     problem.has_tree_mask = false;
     problem.head_dim = random.one_of<std::int64_t>({512, 512, 576, 64, 384});
     problem.head_dim_v = problem.head_dim == 384 ? 384 : 512;
-    if (random.chance(0.4)) problem = few_queries_of(problem, random);
-    const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
-    ASSERT_TRUE(config.ok()) << config.status().message();
-    const runtime::Variant variant = sm80::forward_variant(*config, device.shape);
-    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
-    EXPECT_TRUE(fields_agree(*config));
-    EXPECT_LE(smem_plan(*config).total_bytes, shared_bytes_of(device.shape, config->ctas_per_sm));
-    expect_no_local_memory(variant);
+    const bool forward = random.chance(0.7);
+    if (!forward) {
+      problem.head_dim = std::min<std::int64_t>(problem.head_dim, 512);
+      problem.modifiers.has_bias = false;
+      problem.modifiers.block_size = 0;
+    } else if (random.chance(0.4)) {
+      problem = few_queries_of(problem, random);
+    }
+    problem.pass = forward ? Pass::forward : Pass::backward;
+    const Result<runtime::Variant> variant =
+        forward ? forward_of(problem, device.shape) : backward_of(problem, device.shape);
+    ASSERT_TRUE(variant.ok()) << variant.status().message();
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant->name);
+    expect_no_local_memory(*variant);
     if (HasFailure()) return;
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
@@ -51,6 +52,58 @@ TEST(Sm80ForwardPlan, FitsEveryDevice) {
           }
         }
       }
+    }
+  }
+}
+
+/// Calls of wide heads: of few queries and of many, with each option that they have.
+std::vector<AttentionProblem> wide_problems() {
+  std::vector<AttentionProblem> problems;
+  for (const auto& [head_dim, head_dim_v] :
+       {std::pair{264, 264}, {320, 256}, {384, 384}, {512, 512}, {576, 512}, {8, 512}, {512, 8}, {576, 8}}) {
+    for (AttentionProblem problem : test::problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
+      for (const std::int64_t seqlen_q : {1, 30, 60, 1000}) {
+        for (const std::int64_t page_size : {0, 16}) {
+          problem.seqlen_q = seqlen_q;
+          problem.total_q = problem.batch * seqlen_q;
+          problem.page_size = problem.packed_k ? 0 : page_size;
+          problems.push_back(problem);
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+TEST(Sm80ForwardPlan, WideHeadsFitEveryDevice) {
+  for (const auto& [name, shape] : kDevices) {
+    for (const AttentionProblem& problem : wide_problems()) {
+      const forward::Config config = config_of(problem, shape);
+      SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, forward_plan(problem, shape, config)));
+      EXPECT_TRUE(fields_agree(config));
+      EXPECT_TRUE(sliced(config));
+      EXPECT_GE(config.head_dim, problem.head_dim);
+      EXPECT_GE(config.head_dim_v, problem.head_dim_v);
+      EXPECT_LE(smem_plan(config).total_bytes, shared_bytes_of(shape, config.ctas_per_sm));
+      if (config.rule.dropout) {
+        EXPECT_EQ(warp_keys(config) % kDropoutColumns, 0);
+      }
+      if (config.rule.block_mask != 0) {
+        EXPECT_EQ(config.rule.block_mask % config.block_n, 0);
+        EXPECT_LE(block_m(config), 2 * config.rule.block_mask);
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Warps share rows, of which a CTA has as many as with narrow heads, on GPUs of little shared memory, too.
+TEST(Sm80ForwardPlan, WideHeadsHaveTilesOf64Rows) {
+  for (const auto& [name, shape] : kDevices) {
+    for (const std::int64_t head_dim : {512, 576}) {
+      const forward::Config config = config_of(problem_of(4096, head_dim, 512), shape);
+      EXPECT_EQ(block_m(config), 64) << name;
+      EXPECT_EQ(config.warps, 8) << name;
     }
   }
 }
@@ -172,8 +225,17 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
   EXPECT_EQ(message([](AttentionProblem& p) { p.has_qv = true; }),
             "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
             "or take the cpu engine");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.dtype = DType::float32;
+              p.head_dim = 264;
+            }),
             "head_dim is 264: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 576");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.head_dim = 264;
+              p.row_invariant = true;
+            }),
+            "head_dim is 264 and head_dim_v 64: above 256 columns the sm80 kernels have no row_invariant; the cpu "
+            "engine has");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.dtype = DType::int8;
               p.eight_bit.q_rows = 1;
@@ -191,15 +253,17 @@ TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
   for (const auto& [name, shape] : kDevices) {
     const runtime::Variant variant = forward_variant(config, shape);
     EXPECT_EQ(variant.architecture, "sm_" + std::to_string(shape.compute_major) + "0");
-    EXPECT_EQ(variant.expression,
-              std::string("strobe::sm80::forward::kernel<strobe::sm80::forward::Config{.rule = ") +
-                  gpu::cpp_text(config.rule) +
-                  ", .head_dim = 64, .head_dim_v = 64, .warps = 4, .key_groups = 1, .column_warps = 1, "
-                  ".rows_per_warp = 32, .block_n = 64, .stages = 2, .slice_columns = 0, .q_in_registers = false, .ctas_per_sm = 2, "
-                  ".packed_heads = 1, .schedule = strobe::Schedule::rounds, .segment_blocks = 0, .pages = false, .entries = "
-                  "false, .stored = strobe::Element::bf16, .stored_operands = false, .row_scales = false, "
-                  ".chunks_at_once = 2, .copies_first = false, "
-                  ".pages_ahead = false, .page_rows = 1, .keeps_work = false, .debug = false}>");
+    EXPECT_EQ(
+        variant.expression,
+        std::string("strobe::sm80::forward::kernel<strobe::sm80::forward::Config{.rule = ") +
+            gpu::cpp_text(config.rule) +
+            ", .head_dim = 64, .head_dim_v = 64, .warps = 4, .key_groups = 1, .column_warps = 1, "
+            ".rows_per_warp = 32, .block_n = 64, .stages = 2, .slice_columns = 0, .q_in_registers = false, "
+            ".ctas_per_sm = 2, "
+            ".packed_heads = 1, .schedule = strobe::Schedule::rounds, .segment_blocks = 0, .pages = false, .entries = "
+            "false, .stored = strobe::Element::bf16, .stored_operands = false, .row_scales = false, "
+            ".chunks_at_once = 2, .copies_first = false, "
+            ".pages_ahead = false, .page_rows = 1, .keeps_work = false, .debug = false}>");
   }
 }
 
