@@ -121,6 +121,7 @@ std::vector<std::pair<std::string, AttentionProblem>> by_head_dim(Pass pass) {
     rows.emplace_back(fmt::format("{}{}", head_dim, dtype == DType::float32 ? ", float32" : ""), problem);
   };
   for (const std::int64_t head_dim : kHeadDims) add(head_dim, DType::bfloat16);
+  add(512, DType::bfloat16);
   for (const std::int64_t head_dim : {64, 128}) add(head_dim, DType::float32);
   return rows;
 }
@@ -129,7 +130,8 @@ std::string sm80_forward_table() {
   return table_by_memory(
       "head_dim", by_head_dim(Pass::forward), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
         const sm80::forward::Config config = *sm80::forward_config(problem, shape);
-        return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n, plural(config.stages, "stage"),
+        return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n,
+                           plural(config.stages, sliced(config) ? "slice" : "stage"),
                            plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
       });
 }
