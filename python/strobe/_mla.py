@@ -36,7 +36,7 @@ def mla(
     multiplies it by for long contexts. The options are those of ``attention``, ``causal`` among them. The columns of a
     cache of int8 or float8_e4m3fn share scales: ``k_descale`` alone.
 
-    Raises what ``attention`` raises. On GPUs rows of more than 256 columns are Hopper's, in 16 bits:
+    Raises what ``attention`` raises. On GPUs rows of more than 256 columns are of 16 bits:
     NotImplementedError else.
     There are no gradients: training computes the heads' own keys and values.
 
