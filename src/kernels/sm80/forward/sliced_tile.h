@@ -81,21 +81,28 @@ class SlicedForward {
     return ring_.walk().before(n);
   }
 
-  /// S += Q K^T of a slice.
+  /// S += Q K^T of a slice, panel by panel: of more steps in one basic block ptxas loads operands ahead, and runs out of
+  /// registers.
   __device__ __forceinline__ void multiply_queries(Scores& s, uint32_t keys, int slice) const {
     using Tile = SliceTile<C>;
-    constexpr int kPanels = C.slice_columns / QTile<C>::kPanelColumns;
-    const uint32_t k = k_operand<Tile>(keys + scores_.column_warp() * warp_keys(C) * Tile::kRowBytes);
-    const uint32_t first =
-        a_operand<QTile<C>>(shared_address(staging()), 0) + slice * kPanels * QTile<C>::kPanelBytes;
+    static_assert(Tile::kPanelColumns == QTile<C>::kPanelColumns);
+    constexpr int kPanelSteps = Tile::kPanelColumns / kStep;
+    uint32_t k = k_operand<Tile>(keys + scores_.column_warp() * warp_keys(C) * Tile::kRowBytes);
+    uint32_t first =
+        a_operand<QTile<C>>(shared_address(staging()), 0) + slice * Tile::kPanels * QTile<C>::kPanelBytes;
+#pragma unroll 1
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
 #pragma unroll
-    for (int step = 0; step < C.slice_columns / kStep; ++step) {
-      uint32_t q[fragments(C)][4];
+      for (int step = 0; step < kPanelSteps; ++step) {
+        uint32_t q[fragments(C)][4];
 #pragma unroll
-      for (int f = 0; f < fragments(C); ++f) {
-        ptx::ldmatrix_x4(q[f], QTile<C>::pair_after(first, step) + f * kFragmentRows * QTile<C>::kRowBytes);
+        for (int f = 0; f < fragments(C); ++f) {
+          ptx::ldmatrix_x4(q[f], QTile<C>::pair_after(first, step) + f * kFragmentRows * QTile<C>::kRowBytes);
+        }
+        score_step<C.rule.element, Tile, true>(s, q, k, step);
       }
-      score_step<C.rule.element, Tile, true>(s, q, k, step);
+      k += Tile::kPanelBytes;
+      first += QTile<C>::kPanelBytes;
     }
   }
 
