@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kCompiledColumnsOfV[] = {256, 384, 512};
 
-/// Warps share rows as their number says. Slices of 128 columns divide all widths but 576.
+/// Slices of 128 columns divide all widths but 576, of 64 all.
 constexpr Tiles sliced(int warps, int rows_per_warp, int column_warps, int block_n, int slice_columns, int stages,
                        int ctas_per_sm) {
   return {.warps = warps,
@@ -24,14 +24,17 @@ constexpr Tiles sliced(int warps, int rows_per_warp, int column_warps, int block
           .slice_columns = slice_columns};
 }
 
-constexpr Tiles kManyRows[] = {sliced(8, 32, 4, 128, 128, 4, 1), sliced(8, 32, 4, 64, 128, 5, 1),
-                               sliced(8, 16, 2, 64, 128, 5, 1),  sliced(8, 16, 2, 32, 128, 3, 1),
-                               sliced(8, 32, 4, 128, 64, 6, 1),  sliced(8, 32, 4, 64, 64, 8, 1),
-                               sliced(8, 16, 2, 64, 64, 8, 1),   sliced(8, 16, 2, 32, 64, 5, 1),
-                               sliced(8, 16, 2, 64, 64, 2, 1),   sliced(4, 16, 2, 64, 64, 3, 1)};
-constexpr Tiles kThirtyTwoRows[] = {sliced(4, 32, 4, 64, 128, 4, 2), sliced(4, 32, 4, 64, 64, 4, 2),
-                                    sliced(4, 32, 4, 64, 128, 3, 1), sliced(4, 32, 4, 64, 64, 6, 1),
-                                    sliced(4, 16, 2, 64, 64, 3, 1)};
+// log: sm80-wide-slices, sm80-wide-slice-columns
+constexpr Tiles kManyRows[] = {
+    sliced(8, 32, 4, 128, 256, 2, 1), sliced(8, 32, 4, 128, 128, 4, 1), sliced(8, 32, 4, 128, 128, 2, 1),
+    sliced(8, 32, 4, 128, 64, 6, 1),  sliced(8, 32, 4, 128, 64, 4, 1),  sliced(8, 32, 4, 64, 256, 4, 1),
+    sliced(8, 32, 4, 64, 256, 2, 1),  sliced(8, 32, 4, 64, 128, 5, 1),  sliced(8, 32, 4, 64, 64, 8, 1),
+    sliced(8, 16, 2, 64, 128, 5, 1),  sliced(8, 16, 2, 64, 64, 8, 1),   sliced(8, 16, 2, 64, 64, 3, 1),
+    sliced(8, 16, 2, 32, 128, 3, 1),  sliced(8, 16, 2, 32, 64, 5, 1),   sliced(8, 16, 2, 64, 64, 2, 1),
+    sliced(4, 16, 2, 64, 64, 3, 1)};
+constexpr Tiles kThirtyTwoRows[] = {sliced(4, 32, 4, 128, 128, 2, 2), sliced(4, 32, 4, 64, 128, 4, 2),
+                                    sliced(4, 32, 4, 64, 64, 4, 2),   sliced(4, 32, 4, 64, 128, 3, 1),
+                                    sliced(4, 32, 4, 64, 64, 6, 1),   sliced(4, 16, 2, 64, 64, 3, 1)};
 constexpr Tiles kSixteenRows[] = {sliced(4, 16, 4, 64, 128, 5, 2), sliced(4, 16, 4, 64, 128, 3, 2),
                                   sliced(4, 16, 4, 64, 64, 9, 2),  sliced(4, 16, 4, 64, 64, 5, 2),
                                   sliced(4, 16, 4, 64, 64, 3, 1),  sliced(2, 16, 2, 64, 64, 3, 1)};
