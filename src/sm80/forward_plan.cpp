@@ -94,7 +94,8 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
 
 std::string explain_pipeline(const forward::Config& c) {
   if (sliced(c)) {
-    return fmt::format("pipeline      {} stages of {} columns of K or V, one after another\n", c.stages, c.slice_columns);
+    return fmt::format("pipeline      {} stages of {} columns of K or V, one after another\n", c.stages,
+                       c.slice_columns);
   }
   if (c.stages == 1 && !converts(c)) {
     return "pipeline      one stage of K and of V: each arrives under the other's product\n";
@@ -163,9 +164,9 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
   const forward::Config& c = plan.config;
   std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
                                  block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warps         {} of {} rows{}{}\n", c.warps, c.rows_per_warp,
-                      c.q_in_registers ? ", Q in registers" : "",
-                      c.column_warps > 1 ? fmt::format(", which {} share: columns of O are theirs", c.column_warps) : "");
+  text += fmt::format(
+      "warps         {} of {} rows{}{}\n", c.warps, c.rows_per_warp, c.q_in_registers ? ", Q in registers" : "",
+      c.column_warps > 1 ? fmt::format(", which {} share: columns of O are theirs", c.column_warps) : "");
   if (c.key_groups > 1) {
     text +=
         fmt::format("keys          {} groups of warps take turns at the blocks: there are few queries\n", c.key_groups);

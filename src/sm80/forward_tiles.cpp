@@ -22,8 +22,8 @@ forward::Config completed(const forward::Config& tiles) {
   config.chunks_at_once = converts(tiles) && tiles.key_groups > 1 ? 4 : 2;  // as registers allow
   // Of few queries reading is all the time there is.
   config.copies_first = tiles.key_groups > 1;
-  config.pages_ahead =
-      tiles.pages && !sliced(tiles) && tiles.stages > 1 && threads_per_group(tiles) == kWarpSize && tiles.block_n <= kWarpSize;
+  config.pages_ahead = tiles.pages && !sliced(tiles) && tiles.stages > 1 && threads_per_group(tiles) == kWarpSize &&
+                       tiles.block_n <= kWarpSize;
   // Masked steps need much of a tile, so that finding it anew takes more registers than there are.
   config.keeps_work = splits(tiles) || folds(tiles) || is_masked(tiles.rule);
   return config;

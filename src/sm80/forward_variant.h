@@ -28,8 +28,9 @@ constexpr auto fields_of(const Config&) {
   using gpu::field;
   return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
                          field("head_dim_v", &Config::head_dim_v), field("warps", &Config::warps),
-                         field("key_groups", &Config::key_groups), field("column_warps", &Config::column_warps), field("rows_per_warp", &Config::rows_per_warp),
-                         field("block_n", &Config::block_n), field("stages", &Config::stages), field("slice_columns", &Config::slice_columns),
+                         field("key_groups", &Config::key_groups), field("column_warps", &Config::column_warps),
+                         field("rows_per_warp", &Config::rows_per_warp), field("block_n", &Config::block_n),
+                         field("stages", &Config::stages), field("slice_columns", &Config::slice_columns),
                          field("q_in_registers", &Config::q_in_registers), field("ctas_per_sm", &Config::ctas_per_sm),
                          field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
                          field("segment_blocks", &Config::segment_blocks), field("pages", &Config::pages),

@@ -131,8 +131,8 @@ std::string sm80_forward_table() {
       "head_dim", by_head_dim(Pass::forward), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
         const sm80::forward::Config config = *sm80::forward_config(problem, shape);
         return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n,
-                           plural(config.stages, sliced(config) ? "slice" : "stage"),
-                           plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
+                           plural(config.stages, sliced(config) ? "slice" : "stage"), plural(config.ctas_per_sm, "CTA"),
+                           config.q_in_registers ? ", Q in registers" : "");
       });
 }
 

@@ -69,8 +69,8 @@ __device__ __forceinline__ void finish_rows(const Params& params, const TileWork
   }
 }
 
-/// Sixteen rows to their place in the warp's tile: o[4 j + 2 r + c] * factor[r], or 0 where not `sees`, from the sixteen
-/// columns number first_pair on. False if this thread of a repaired variant had a value that is not finite.
+/// Sixteen rows to their place in the warp's tile: o[4 j + 2 r + c] * factor[r], or 0 where not `sees`, from the
+/// sixteen columns number first_pair on. False if this thread of a repaired variant had a value that is not finite.
 template <Config C, int registers>
 __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[registers],
                                            const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread],
@@ -141,8 +141,8 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
   return (zero & 0x7fff7fffU) == 0;
 }
 
-/// The warp's rows to global memory, whole ones at a time. `tile`: of the warps that share it, of whose rows this warp's
-/// begin at `own`; first_row: the first of the tile.
+/// The warp's rows to global memory, whole ones at a time. `tile`: of the warps that share it, of whose rows this
+/// warp's begin at `own`; first_row: the first of the tile.
 template <Config C>
 __device__ __forceinline__ void store_rows(const Params& params, const TileWork& work, const unsigned char* tile,
                                            int first_row, int own = 0) {

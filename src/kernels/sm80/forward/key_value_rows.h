@@ -35,8 +35,8 @@ class KeyValueSource {
   __device__ __forceinline__ const unsigned short* keys() const { return rows().keys; }
   __device__ __forceinline__ const unsigned short* values() const { return rows().values; }
 
-  /// Starts to copy rows of block n of `tensor`, K or V, whose first key is at `data` unless they are in pages: `columns`
-  /// columns of 16 bits from `first_column` on. By `threads` threads.
+  /// Starts to copy rows of block n of `tensor`, K or V, whose first key is at `data` unless they are in pages:
+  /// `columns` columns of 16 bits from `first_column` on. By `threads` threads.
   template <typename Tile, int threads, bool whole_lines>
   __device__ __forceinline__ void start(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
                                         int first_column, int columns) const {

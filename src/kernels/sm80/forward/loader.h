@@ -158,7 +158,8 @@ class KeyValueLoader {
       start_pieces<CopiedKTile<C>>(keys(stage), params_.k.row_stride, source_.used() - n * C.block_n, columns,
                                    [&](int piece) { return next_.key(piece); });
     } else {
-      source_.template start<CopiedKTile<C>, kThreads, kWholeLines<CopiedKTile<C>>>(keys(stage), params_.k, source_.keys(), n, 0, columns);
+      source_.template start<CopiedKTile<C>, kThreads, kWholeLines<CopiedKTile<C>>>(keys(stage), params_.k,
+                                                                                    source_.keys(), n, 0, columns);
     }
   }
   __device__ __forceinline__ void start_values(int stage, int n) const {
@@ -167,7 +168,8 @@ class KeyValueLoader {
       start_pieces<CopiedVTile<C>>(values(stage), params_.v.row_stride, source_.used() - n * C.block_n, columns,
                                    [&](int piece) { return next_.value(piece); });
     } else {
-      source_.template start<CopiedVTile<C>, kThreads, kWholeLines<CopiedVTile<C>>>(values(stage), params_.v, source_.values(), n, 0, columns);
+      source_.template start<CopiedVTile<C>, kThreads, kWholeLines<CopiedVTile<C>>>(values(stage), params_.v,
+                                                                                    source_.values(), n, 0, columns);
     }
   }
 
@@ -259,8 +261,8 @@ class Queries {
     }
     if constexpr (C.packed_heads == 1) {
       start_copy<QTile<C>, C.rows_per_warp, kThreads>(tile, query_row<C>(params.q, params, work, first_row),
-                                                       params.q.row_stride, work.q.used - first_row,
-                                                       halves(C, params.head_dim));
+                                                      params.q.row_stride, work.q.used - first_row,
+                                                      halves(C, params.head_dim));
     } else {
       const int columns = halves(C, params.head_dim);
       start_scattered_copy<QTile<C>, C.rows_per_warp, kThreads>(tile, params.q.data, columns, [&](int row) {

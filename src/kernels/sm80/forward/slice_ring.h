@@ -60,8 +60,8 @@ class SliceRing {
   const Params& params_;
   KeyValueSource<C> source_;
   BlockWalk<C> walk_;
-  int slot_ = 0;         // of the next slice
-  int ahead_ = 0;        // block and slice of it that are copied next
+  int slot_ = 0;   // of the next slice
+  int ahead_ = 0;  // block and slice of it that are copied next
   int ahead_slice_ = 0;
 };
 

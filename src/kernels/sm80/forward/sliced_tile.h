@@ -81,15 +81,14 @@ class SlicedForward {
     return ring_.walk().before(n);
   }
 
-  /// S += Q K^T of a slice, panel by panel: of more steps in one basic block ptxas loads operands ahead, and runs out of
-  /// registers.
+  /// S += Q K^T of a slice, panel by panel: of more steps in one basic block ptxas loads operands ahead, and runs out
+  /// of registers.
   __device__ __forceinline__ void multiply_queries(Scores& s, uint32_t keys, int slice) const {
     using Tile = SliceTile<C>;
     static_assert(Tile::kPanelColumns == QTile<C>::kPanelColumns);
     constexpr int kPanelSteps = Tile::kPanelColumns / kStep;
     uint32_t k = k_operand<Tile>(keys + scores_.column_warp() * warp_keys(C) * Tile::kRowBytes);
-    uint32_t first =
-        a_operand<QTile<C>>(shared_address(staging()), 0) + slice * Tile::kPanels * QTile<C>::kPanelBytes;
+    uint32_t first = a_operand<QTile<C>>(shared_address(staging()), 0) + slice * Tile::kPanels * QTile<C>::kPanelBytes;
 #pragma unroll 1
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
 #pragma unroll

@@ -51,8 +51,8 @@ struct SmemPlan {
   int v = 0;
   int wide_k = 0;  // a group's converted blocks
   int wide_v = 0;
-  int sums = 0;     // where K and V were: O of all groups but the first
-  int maxima = 0;   // and all groups' maxima and sums
+  int sums = 0;           // where K and V were: O of all groups but the first
+  int maxima = 0;         // and all groups' maxima and sums
   int probabilities = 0;  // sliced tiles: PTiles, and numbers of rows that their warps exchange, a float each
   int row_numbers = 0;
   int rows = 0;     // KeyValueRows, for each warp its own

@@ -29,8 +29,8 @@ class TileScores {
     return work.m_begin + row_warp() * C.rows_per_warp;
   }
 
-  /// Calls step<masked>(n), which computes block n and returns the next, for the tile's blocks from n on: masked ones are
-  /// at either end.
+  /// Calls step<masked>(n), which computes block n and returns the next, for the tile's blocks from n on: masked ones
+  /// are at either end.
   template <typename Step>
   __device__ __forceinline__ void for_each_block(int n, const sequence::KeyBlocks& full, const Step& step) const {
     while (n >= max(full.end, work_.n_begin)) {
