@@ -73,6 +73,8 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
   const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
   const int text = !has_text(rule) ? 0 : rule.text.score && config.q_in_registers ? 34 : 24;
+  const bool many_slices = sliced(config) && config.slice_columns <= 64 && fragments(config) * warp_keys(config) >= 64;
+  const int slices = many_slices ? 26 + 4 * int{rule.max_logits} : 0;
   const int scaling = rule.scale_first && later ? 4 : 0;
   const int split = rule.element != Element::fp32 ? 0
                     : fragments(config) == 1      ? 64
@@ -82,7 +84,7 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
                       : config.stored_operands && fragments(config) == 2 ? 0
                       : config.stored_operands                           ? 12
                                                                          : 24) +
-                     parts + conversion + joining + scaling + text;
+                     parts + conversion + joining + scaling + text + slices;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
