@@ -179,7 +179,7 @@ std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::
 void choose_stored_operands(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   constexpr int kLeastMajor = 9;
   config.stored_operands = is_stored(config) && shape.compute_major >= kLeastMajor && !problem.row_invariant &&
-                           takes_decode_tiles(problem, config);
+                           config.rule.normalized && takes_decode_tiles(problem, config);
   config.row_scales =
       config.stored_operands && std::min(problem.stored.k_rows, problem.stored.v_rows) < problem.seqlen_k;
 }

@@ -24,7 +24,7 @@ namespace {
 /// Of the rule, what gradients depend on.
 ScoreRule backward_rule(const AttentionProblem& problem) {
   ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
-  if (rule.text.score) return rule;
+  if (takes_scores(rule)) return rule;
   if (rule.alibi || (!rule.softcap && problem.scale < kLeastHiLoScale)) rule.scale_first = true;
   return rule;
 }

@@ -152,16 +152,6 @@ TextShape text_shape(const AttentionCase& attention) {
   return {attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows, attention.k.rows};
 }
 
-// Half of such cases have a text of their own, others what they have drawn or none: linear attention.
-void draw_unnormalized(AttentionCase& attention, const EngineLimits& limits, Random& random) {
-  attention.options.normalize = Normalization::none;
-  attention.has_sink = attention.has_d_lse = attention.wants_lse = attention.wants_max_logits = false;
-  if (!limits.text || random.chance(0.5)) return;
-  const std::vector<TextCase> texts = unnormalized_texts(text_shape(attention));
-  attention.text = texts[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(texts.size()) - 1))];
-  if (attention.bias) attention.bias->hidden = 0.0;  // score * sigmoid(score) makes no number of -inf
-}
-
 double work(const AttentionCase& attention) {
   const double entries = attention.q.cu_seqlens.empty() || attention.k.cu_seqlens.empty()
                              ? static_cast<double>(std::max<std::int64_t>(1, attention.batch))
@@ -180,6 +170,15 @@ Placement random_placement(const EngineLimits& limits, Random& random) {
 }
 
 }  // namespace
+
+void draw_unnormalized(AttentionCase& attention, const EngineLimits& limits, Random& random) {
+  attention.options.normalize = Normalization::none;
+  attention.has_sink = attention.has_d_lse = attention.wants_lse = attention.wants_max_logits = false;
+  if (!limits.text || random.chance(0.5)) return;
+  const std::vector<TextCase> texts = unnormalized_texts(text_shape(attention));
+  attention.text = texts[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(texts.size()) - 1))];
+  if (attention.bias) attention.bias->hidden = 0.0;  // score * sigmoid(score) makes no number of -inf
+}
 
 void draw_offsets(AttentionCase& attention, Random& random) {
   constexpr std::int64_t kPositions = std::int64_t{1} << 30;

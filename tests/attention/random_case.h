@@ -41,6 +41,10 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits = {});
 /// Makes the case's sequences parts of longer ones, of which the queries see all keys, some or none.
 void draw_offsets(AttentionCase& attention, Random& random);
 
+/// Takes the softmax from the case, and what belongs to it. Half of such cases have a text of their own where `limits`
+/// allow texts, others what they have drawn or none: linear attention.
+void draw_unnormalized(AttentionCase& attention, const EngineLimits& limits, Random& random);
+
 /// Whether random_case() never draws the two together: by their names in options_of().
 bool contradict(const std::string& one, const std::string& other);
 

@@ -49,7 +49,8 @@ class DeviceCase {
     const auto place = [this](const GuardedTensor& tensor) { return copies.place(tensor); };
     forward_arguments_ = tensors.forward_arguments(place);
     forward_ = planned(forward_arguments_, attention.options);
-    if (!attention.wants_lse || attention.tree || !has_gradients(attention)) return;
+    if (attention.tree || !has_gradients(attention)) return;
+    if (!attention.wants_lse && attention.options.normalize == Normalization::softmax) return;
     backward_arguments_ = tensors.backward_arguments(place);
     backward_ = planned(backward_arguments_, attention.options);
   }

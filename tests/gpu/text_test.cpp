@@ -133,6 +133,73 @@ TEST_P(GpuText, BesideOptions) {
   expect_matches(attention, {{200, 333}, {500, 300}});
 }
 
+class GpuUnnormalized : public GpuText {
+ protected:
+  static AttentionCase unnormalized_case(const TextCase& text, std::int64_t head_dim, DType dtype) {
+    AttentionCase attention = text_case(text, head_dim);
+    attention.dtype = dtype;
+    attention.options.normalize = Normalization::none;
+    attention.wants_lse = attention.has_d_lse = false;
+    return attention;
+  }
+
+  static std::vector<DType> dtypes() {
+    if (tested_family() == Family::sm80) return {DType::bfloat16, DType::float16, DType::float32};
+    return {DType::bfloat16, DType::float16};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, GpuUnnormalized, kFamilies, family_name);
+
+TEST_P(GpuUnnormalized, SigmoidAttention) {
+  for (const DType dtype : dtypes()) {
+    expect_matches(unnormalized_case({"sigmoid(score - log(float(k_len)))", "", {}}, 64, dtype),
+                   {{200, 333}, {3, 300}, {450, kLongest}});
+    AttentionCase attention = unnormalized_case({"sigmoid(score)", "", {}}, 128, dtype);
+    attention.options.causal = CausalMask::bottom_right;
+    attention.q.seqused = {300, 77};
+    attention.k.seqused = {201, 33};
+    expect_matches(attention, {{330, 201}});
+  }
+}
+
+TEST_P(GpuUnnormalized, SiluOfMaskedPairs) {
+  expect_matches(
+      unnormalized_case({"score * sigmoid(score) / k_len", "k <= q || (q - k) % 3 == 0", {}}, 64, DType::bfloat16),
+      {{200, 333}, {70, kLongest}});
+  AttentionCase grouped = unnormalized_case({"score * sigmoid(score) / k_len", "k <= q", {}}, 128, DType::bfloat16);
+  grouped.heads_kv = 1;
+  grouped.options.deterministic = true;
+  expect_matches(grouped, {{130, 130}, {1, kLongest}});
+}
+
+TEST_P(GpuUnnormalized, GradientsOfCaptures) {
+  expect_matches(unnormalized_case({"sigmoid(score + bias[head][k - q + 150]) * heat[head]",
+                                    "",
+                                    {reals("bias", {kHeads, 500}), reals("heat", {kHeads})}},
+                                   64, DType::bfloat16),
+                 {{200, 333}});
+}
+
+TEST_P(GpuUnnormalized, LinearAttentionBesideOptions) {
+  AttentionCase attention = unnormalized_case({}, 64, DType::bfloat16);
+  attention.text.reset();
+  expect_matches(attention, {{200, 333}, {2, kLongest}});
+  attention.options.window = {90, 20};
+  attention.options.softcap = 10.0F;
+  attention.alibi = Alibi::per_head;
+  attention.bias = BiasCase{.hidden = 0.2};
+  attention.bias->wants_gradient = false;
+  expect_matches(attention, {{200, 333}});
+}
+
+TEST_P(GpuUnnormalized, ManyKeysOfAFewQueriesAreSplit) {
+  AttentionCase attention = unnormalized_case({"score * sigmoid(score) / k_len", "", {}}, 128, DType::bfloat16);
+  attention.heads_q = attention.heads_kv = 1;
+  attention.batch = 1;
+  expect_matches(attention, {{1, 9000}, {20, 5000}});
+}
+
 // Scores between -3 and 3 read several elements, each of which takes the gradient of the pairs that read it.
 TEST_P(GpuText, OfAnIndexThatDependsOnTheScore) {
   AttentionCase attention = text_case({"score + table[int(score) + 3]", "", {reals("table", {7})}}, 64);

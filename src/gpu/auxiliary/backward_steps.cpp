@@ -45,7 +45,7 @@ void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, Ba
 auxiliary::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                                 const BackwardParams& params, ScoreRule rule, int block_m) {
   auxiliary::PrepareBackwardParams prepare{};
-  prepare.o = rows_of({"o", arguments.o}, problem.dtype);
+  if (is_normalized(problem)) prepare.o = rows_of({"o", arguments.o}, problem.dtype);
   const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
   const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
   prepare.lse = static_cast<const float*>(arguments.lse.data);

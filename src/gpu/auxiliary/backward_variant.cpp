@@ -46,7 +46,8 @@ auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem,
           .varlen = rule.varlen,
           .offsets = rule.offsets,
           .threads_per_row = static_cast<int>(std::bit_ceil(chunks)),
-          .two_chunks = rule.element == Element::fp32 || bytes / 16 > kMostThreads};
+          .two_chunks = rule.element == Element::fp32 || bytes / 16 > kMostThreads,
+          .normalized = rule.normalized};
 }
 
 }  // namespace strobe::gpu

@@ -19,7 +19,7 @@ constexpr auto fields_of(const PrepareBackwardConfig&) {
   using gpu::field;
   return gpu::all_fields(field("element", &Config::element), field("varlen", &Config::varlen),
                          field("offsets", &Config::offsets), field("threads_per_row", &Config::threads_per_row),
-                         field("two_chunks", &Config::two_chunks));
+                         field("two_chunks", &Config::two_chunks), field("normalized", &Config::normalized));
 }
 
 }  // namespace strobe::auxiliary

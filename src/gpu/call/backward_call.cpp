@@ -28,11 +28,15 @@ auxiliary::PrepareBackwardParams BackwardCall::prepare_params(const BackwardArgu
 }
 
 Status BackwardCall::launch_prepare(const auxiliary::PrepareBackwardParams& params, const CallStream& stream) const {
-  Status status = launch(launch_.kernels.large_rows, large_row_ctas(problem(), params.backward),
-                         auxiliary::kLargeRowsThreads, 0, false, stream, params);
+  const bool normalized = launch_.rule.normalized;
+  Status status;
+  if (normalized) {
+    status = launch(launch_.kernels.large_rows, large_row_ctas(problem(), params.backward),
+                    auxiliary::kLargeRowsThreads, 0, false, stream, params);
+  }
   if (!status.ok()) return status;
   return launch(launch_.kernels.prepare, prepare_ctas(problem(), launch_.prepare, params), auxiliary::kPrepareThreads,
-                0, true, stream, params);
+                0, normalized, stream, params);
 }
 
 Status BackwardCall::launch_sink(const BackwardArguments& arguments, const BackwardParams& params,

@@ -24,7 +24,7 @@ template <class Visit>
 void for_each_shared_kernel(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& prepare,
                             const std::string& architecture, SharedBackwardKernels& kernels, Visit& visit) {
   const auxiliary::PrepareBackwardConfig large = large_rows_config(prepare);
-  visit(large, 0, [=] { return large_rows_variant(large, architecture); }, kernels.large_rows);
+  if (prepare.normalized) visit(large, 0, [=] { return large_rows_variant(large, architecture); }, kernels.large_rows);
   visit(prepare, 0, [=] { return prepare_variant(prepare, architecture); }, kernels.prepare);
   constexpr int kOnly = 0;  // it has one variant
   if (problem.wants_d_sink) visit(kOnly, 0, [=] { return sink_variant(architecture); }, kernels.sink);

@@ -24,6 +24,10 @@ std::string explain_texts(const ExpressionShape& expression) {
   return text;
 }
 
+std::string explain_normalization(const AttentionProblem& problem) {
+  return is_normalized(problem) ? "" : "normalize     none: P is the scores; no maximum, no sum\n";
+}
+
 }  // namespace
 
 Call::Call(const Request& request, std::size_t workspace_bytes)
@@ -38,9 +42,9 @@ Call::Call(const Request& request, std::size_t workspace_bytes)
 
 std::string Call::explain() const {
   const std::string memory = workspace_bytes_ == 0 ? "none" : fmt::format("{} bytes", workspace_bytes_);
-  return fmt::format("engine        gpu ({}): {}\n{}{}{}workspace     {}\n{}", family_, reason_, explain_plan(),
-                     explain_texts(problem_.expression), explain_choice(choice_), memory,
-                     explain_times(shape_, work()));
+  return fmt::format("engine        gpu ({}): {}\n{}{}{}{}workspace     {}\n{}", family_, reason_, explain_plan(),
+                     explain_normalization(problem_), explain_texts(problem_.expression), explain_choice(choice_),
+                     memory, explain_times(shape_, work()));
 }
 
 }  // namespace strobe::gpu

@@ -96,6 +96,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   // What a backward subtracts of the products would have to be divided by each sequence's factor.
   const bool factor_in_backward = rule.log_length && problem.pass == Pass::backward;
   rule.text = text_rule(problem);
+  rule.normalized = is_normalized(problem);
   rule.scale_first = !scores_are_natural(rule) && (scales_first(problem, rule) || factor_in_backward);
   rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
   rule.offsets = problem.has_offsets;

@@ -151,7 +151,8 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
                   .few_parts = one_length && ceil_div(workers, tiles) < auxiliary::kFewParts,
                   .varlen = kernel.rule.varlen,
                   .segments = segments,
-                  .sink = segments && kernel.rule.sink};
+                  .sink = segments && kernel.rule.sink,
+                  .normalized = kernel.rule.normalized};
   return plan;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/plan/supported.h"
 
+#include <string_view>
+
 #include "call/checked.h"
 #include "call/limits.h"
 #include "expression/formula.h"
@@ -33,7 +35,13 @@ Status check_texts(const AttentionProblem& problem) {
 
 Status check_normalization(const AttentionProblem& problem) {
   if (is_normalized(problem)) return {};
-  return unsupported("normalize none is not supported by the gpu engine; the cpu engine supports it");
+  const auto lacks = [](std::string_view what) {
+    return unsupported("normalize is none: the gpu engine does not combine it with {}; the cpu engine does", what);
+  };
+  if (problem.row_invariant && problem.pass == Pass::forward) return lacks("row_invariant");
+  if (problem.pass == Pass::backward && problem.dropout != 0.0F) return lacks("gradients under dropout");
+  if (problem.wants_d_bias) return lacks("d_bias");
+  return {};
 }
 
 Status check_query_values(const AttentionProblem& problem) {
@@ -59,6 +67,7 @@ Status check_wide(const AttentionProblem& problem, std::string_view family) {
   if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
   if (problem.row_invariant) return lacks("row_invariant");
   if (problem.expression.given()) return lacks("modifiers.function");
+  if (!is_normalized(problem)) return lacks("normalize none");
   if (problem.has_tree_mask) return lacks("tree masks");
   if (problem.pass == Pass::forward) return {};
   if (problem.modifiers.has_bias) return lacks("gradients under a bias");

@@ -25,7 +25,7 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// What calls with texts cannot have beside them.
 Status check_texts(const AttentionProblem& problem);
 
-/// Every kernel has a softmax.
+/// What calls without a softmax cannot have beside it.
 Status check_normalization(const AttentionProblem& problem);
 
 /// That scores are no sums of two products.

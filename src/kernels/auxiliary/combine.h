@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     return;
   }
   const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
-  const float factor = weights.sum == 0.0F ? 0.0F : 1.0F / weights.sum;
+  const float factor = weights.sum == 0.0F ? 0.0F : C.normalized ? 1.0F / weights.sum : 1.0F;
   const bool stores = kWarps == 1 || threadIdx.x < kWarp;
 #pragma unroll
   for (int first = 0; first < C.head_dim_v; first += kWarpColumns) {

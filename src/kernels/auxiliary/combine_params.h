@@ -56,8 +56,9 @@ struct CombineConfig {
   int head_dim_v = 128;   // columns of the partial sums, a multiple of 32
   bool few_parts = true;  // a tile has kFewParts parts at most
   bool varlen = false;
-  bool segments = false;  // parts are segments of a row-invariant call: joined one by one, from the last
-  bool sink = false;      // which joins segments; else it is part of a part
+  bool segments = false;   // parts are segments of a row-invariant call: joined one by one, from the last
+  bool sink = false;       // which joins segments; else it is part of a part
+  bool normalized = true;  // else O is the parts' sum
 
   bool operator==(const CombineConfig&) const = default;
 };

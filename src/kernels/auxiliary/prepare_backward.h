@@ -80,6 +80,16 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
   }
 }
 
+/// Rows of a call without a softmax, of which nothing is known.
+template <PrepareBackwardConfig C>
+__device__ __forceinline__ void clear_group(const PrepareBackwardParams& params, const PreparedRows& rows, int first) {
+  for (int row = first + threadIdx.x; row < min(first + rows_per_block(C), rows.count); row += kPrepareThreads) {
+    params.lse_log2[rows.at + row] = row < rows.used ? 0.0F : -kMinusInfinity;
+    params.row_max[rows.at + row] = 0.0F;
+    params.d_sum[rows.at + row] = 0.0F;
+  }
+}
+
 /// rows_per_block rows from `first` on.
 template <PrepareBackwardConfig C>
 __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& params, const PreparedRows& rows,
@@ -136,7 +146,11 @@ __global__ void __launch_bounds__(kPrepareThreads, prepare_blocks(C))
   const PreparedRows rows = prepared_rows<C>(params, sequence, flat - sequence * params.backward.heads);
   int first = (blockIdx.x - flat * groups) * rows_per_block(C);
   do {  // once, but for what the workspaces have behind a packed sequence
-    prepare_group<C>(params, rows, first);
+    if constexpr (C.normalized) {
+      prepare_group<C>(params, rows, first);
+    } else {
+      clear_group<C>(params, rows, first);
+    }
     first += groups * rows_per_block(C);
   } while (C.varlen && first < rows.count);
 }

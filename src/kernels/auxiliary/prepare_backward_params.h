@@ -41,6 +41,7 @@ struct PrepareBackwardConfig {
   bool offsets = false;      // of the rule
   int threads_per_row = 16;  // a power of two up to 32
   bool two_chunks = false;   // a thread has two of a row's chunks of 16 bytes, else one
+  bool normalized = true;    // else O and LSE are not read: D is 0, and LSE where a row exists
 
   bool operator==(const PrepareBackwardConfig&) const = default;
 };

@@ -5,7 +5,9 @@
 
 #include "kernels/expression/captures.h"
 #include "kernels/expression/range.h"
+#include "kernels/math/constants.h"
 #include "kernels/math/element.h"
+#include "kernels/ptx/arithmetic.h"
 
 namespace strobe::expression {
 
@@ -68,7 +70,15 @@ __device__ __forceinline__ float exp_of(float x) { return expf(x); }
 __device__ __forceinline__ float exp2_of(float x) { return exp2f(x); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ float tanh_of(float x) { return tanhf(x); }
-__device__ __forceinline__ float sigmoid_of(float x) { return 1.0F / (1.0F + expf(-x)); }
+/// 1 / (1 + exp(-x)) within 4 units in the last place: exp(-x) as a power of two whose exponent is in two parts.
+__device__ __forceinline__ float sigmoid_of(float x) {
+  constexpr float kLog2ELow = 1.92596299e-8F;  // log2(e) less kLog2E
+  constexpr float kMost = 126.0F;              // its reciprocal is the least normal number
+  const float exponent = __fmul_rn(-x, kLog2E);
+  const float rest = __fmaf_rn(-x, kLog2ELow, __fmaf_rn(-x, kLog2E, -exponent));
+  const float power = ptx::ex2_approx(exponent > kMost ? kMost : exponent);
+  return ptx::rcp_approx(1.0F + (exponent > kMost ? power : __fmaf_rn(power, rest * kLn2, power)));
+}
 __device__ __forceinline__ float sqrt_of(float x) { return sqrtf(x); }
 __device__ __forceinline__ float rsqrt_of(float x) { return rsqrtf(x); }
 __device__ __forceinline__ float sin_of(float x) { return sinf(x); }

@@ -60,10 +60,10 @@ __device__ __forceinline__ float softcapped(const ScoreParams& params, float sco
 /// A softcapped score with the bias, or the scale where that comes first.
 __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, const ScoreParams& params, float score,
                                                      float bias) {
-  return rule.bias          ? __fmaf_rn(score, params.scale, bias)
-         : rule.text.score  ? __fmul_rn(score, params.scale)
-         : rule.scale_first ? __fmul_rn(score, params.scale_log2)
-                            : score;
+  return rule.bias            ? __fmaf_rn(score, params.scale, bias)
+         : takes_scores(rule) ? __fmul_rn(score, params.scale)
+         : rule.scale_first   ? __fmul_rn(score, params.scale_log2)
+                              : score;
 }
 
 /// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `score`: with the factor of

@@ -114,7 +114,7 @@ class ExactPairs {
     const Pair both = pair(i, j);
     const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
     const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
-    const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
+    const float ds = both.weight * ((dropped(i, j) ? 0.0F : dp) - d);
     const float capped = R.softcap ? ds * softcap_derivative(both.tanh) : ds;
     return R.text.slope ? capped * both.slope : capped;
   }
@@ -141,7 +141,8 @@ class ExactPairs {
 
   struct Pair {
     float probability, tanh;
-    float slope;  // of a text
+    float slope;   // of a text
+    float weight;  // of dP - D
   };
 
   __device__ __forceinline__ expression::Position position(int i, int j) const {
@@ -168,9 +169,14 @@ class ExactPairs {
       slope = text_slope<R>(*captures_, position(i, j), natural);
       natural = text_score<R>(*captures_, position(i, j), natural);
     }
+    if constexpr (!R.normalized) {
+      return {probability_of_score(natural), softcapped<R>(params_.score, score), slope,
+              natural == kMinusInfinity ? 0.0F : 1.0F};
+    }
     const float exponent = large_exponent(natural, scale, params_.row_max[first_row_ + i],
                                           params_.lse_log2[first_row_ + i], -kMinusInfinity);
-    return {ptx::ex2_approx(exponent), softcapped<R>(params_.score, score), slope};
+    const float p = ptx::ex2_approx(exponent);
+    return {p, softcapped<R>(params_.score, score), slope, p};
   }
 
   const BackwardParams& params_;

@@ -13,6 +13,7 @@
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/modifiers/sink.h"
 #include "kernels/score/modifiers/tree_mask.h"
+#include "kernels/score/unnormalized.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {
@@ -76,6 +77,17 @@ struct RowSums {
   float sum = 0.0F;
   float o[kColumns] = {};
 
+  /// Another key's exponent joins the sum. Returns its exponential, and in `correction` by what P V so far shrinks.
+  __device__ __forceinline__ float add(float exponent, float& correction) {
+    const float raised = fmaxf(max_log2, exponent);
+    const float shift = raised == kMinusInfinity ? 0.0F : raised;
+    correction = ptx::ex2_approx(max_log2 - shift);
+    const float p = ptx::ex2_approx(exponent - shift);
+    max_log2 = raised;
+    sum = sum * correction + p;
+    return p;
+  }
+
   /// A logit without a value joins the row. Returns by what O shrinks for it.
   __device__ __forceinline__ float join(float logit_log2) {
     const float raised = fmaxf(max_log2, logit_log2);
@@ -96,6 +108,10 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
   const ProductFactor<R> factor(params, row.sequence_keys);
   const DropoutKey dropout = dropout_key_of(params.dropout);
   RowSums<head_dim_v> sums;
+  if constexpr (!R.normalized) {
+    sums.max_log2 = 0.0F;
+    sums.sum = 1.0F;
+  }
 #pragma unroll 1
   for (int key = row.keys.first; key <= row.keys.last; ++key) {
     if constexpr (R.block_mask != 0) {
@@ -128,13 +144,8 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     if constexpr (R.text.score) {
       score = text_score<R>(*row.captures, row.position(key), score);
     }
-    const float exponent = __fmul_rz(score, scale);
-    const float raised = fmaxf(sums.max_log2, exponent);
-    const float shift = raised == kMinusInfinity ? 0.0F : raised;
-    const float correction = ptx::ex2_approx(sums.max_log2 - shift);
-    const float p = ptx::ex2_approx(exponent - shift);
-    sums.max_log2 = raised;
-    sums.sum = sums.sum * correction + p;
+    float correction = 1.0F;
+    const float p = R.normalized ? sums.add(__fmul_rz(score, scale), correction) : probability_of_score(score);
     float weight = p;
     if constexpr (R.dropout) {
       const unsigned head = head_of_whole(params.dropout, row.batch, row.head_in_batch);

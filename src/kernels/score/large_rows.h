@@ -10,8 +10,12 @@
 
 namespace strobe::score {
 
-/// Whether some query of these heads of a sequence is such a row, by whole warps.
+/// Whether some query of these heads of a sequence is such a row, by whole warps. Without a softmax there is none.
+template <ScoreRule R>
 __device__ __forceinline__ bool has_large_rows(const BackwardParams& params, int sequence, int first_head, int heads) {
+  if constexpr (!R.normalized) {
+    return false;
+  }
   const unsigned* const flags =
       params.large_rows + (static_cast<long long>(sequence) * params.heads + first_head) * params.row_groups;
   unsigned any = 0;
@@ -22,7 +26,11 @@ __device__ __forceinline__ bool has_large_rows(const BackwardParams& params, int
 }
 
 /// Whether the group of rows that a query lies in has one; `head_in_batch`: counted through the batch.
+template <ScoreRule R>
 __device__ __forceinline__ bool has_large_rows(const BackwardParams& params, int head_in_batch, int query) {
+  if constexpr (!R.normalized) {
+    return false;
+  }
   return params.large_rows[static_cast<long long>(head_in_batch) * params.row_groups + query / kLargeRowsGroup] != 0;
 }
 

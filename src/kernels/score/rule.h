@@ -45,6 +45,7 @@ struct ScoreRule {
   bool scale_first = false;    // scores are scaled before their maximum is taken: for scales that are not positive
   bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
   bool offsets = false;        // sequences are parts of longer ones, at places that are given; varlen is on, too
+  bool normalized = true;      // else scores are the probabilities, 0 where they are -inf: there is no softmax
   TextRule text;
 
   bool operator==(const ScoreRule&) const = default;
@@ -60,11 +61,14 @@ constexpr bool has_product_factor(const ScoreRule& rule) { return rule.log_lengt
 constexpr bool has_text(const TextRule& text) { return text.score || text.mask; }
 constexpr bool has_text(const ScoreRule& rule) { return has_text(rule.text); }
 
-/// Whether the gradient of what comes out of Q and K is not that of the score.
-constexpr bool has_slope(const ScoreRule& rule) { return rule.softcap || rule.text.slope; }
+/// Whether scores become what a text or a rule without a softmax takes: complete, before anything is made of them.
+constexpr bool takes_scores(const ScoreRule& rule) { return rule.text.score || !rule.normalized; }
+
+/// Whether what dP - D is multiplied with is not P: there is a derivative, or the scores are P.
+constexpr bool has_slope(const ScoreRule& rule) { return rule.softcap || rule.text.slope || !rule.normalized; }
 
 /// Whether scores have all of their scale before their maximum is taken, and are natural logarithms.
-constexpr bool scores_are_natural(const ScoreRule& rule) { return rule.bias || rule.text.score; }
+constexpr bool scores_are_natural(const ScoreRule& rule) { return rule.bias || takes_scores(rule); }
 
 /// Whether a row may see none of a block's keys, or none at all.
 constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask || rule.text.mask; }

@@ -9,6 +9,7 @@
 #include "kernels/score/fragment.h"
 #include "kernels/score/lse.h"
 #include "kernels/score/rule.h"
+#include "kernels/score/unnormalized.h"
 
 namespace strobe::score {
 
@@ -355,6 +356,17 @@ struct OnlineSoftmax {
     x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
     return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
   }
+};
+
+/// What a rule makes of a tile's rows.
+template <ScoreRule R, int block_n>
+struct SoftmaxOf {
+  using Type = OnlineSoftmax<R, block_n>;
+};
+template <ScoreRule R, int block_n>
+  requires(!R.normalized)
+struct SoftmaxOf<R, block_n> {
+  using Type = Unnormalized<R, block_n>;
 };
 
 }  // namespace strobe::score

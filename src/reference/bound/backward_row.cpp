@@ -55,6 +55,12 @@ Bounded passed(const Bounded& p, const ArithmeticModel& model, double keep = 1.0
   return rounded(p, model.passed_probabilities, model.passed_scale * keep);
 }
 
+// Of scores that are P, the slope: what passes bfloat16 tensors' may be bfloat16, where it may be large.
+Bounded passed_slope(const Scores& scores, const Bounded& slope, const ArithmeticModel& model) {
+  if (scores.normalized || model.probabilities != DType::bfloat16) return passed(slope, model);
+  return rounded(slope, DType::bfloat16);
+}
+
 // P as dV sums it: of what was passed, where the engine keeps nothing else.
 Bounded summed(const Bounded& p, const ArithmeticModel& model, double keep) {
   const Bounded once = passed(p, model, keep);
@@ -75,7 +81,7 @@ void add_through_text(const Scores& scores, std::size_t index, const Bounded& p,
   result.d_text.push_back(product(passed(p, model), difference, model));
   result.d_score.push_back(product(passed(product(p, text_slope, model), model), difference, model));
   const Bounded both = product(text_slope, slope, model);
-  const Bounded sloped = passed(product(p, both, model), model);
+  const Bounded sloped = passed_slope(scores, product(p, both, model), model);
   result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities, keep));
 }
 
@@ -114,9 +120,11 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     const double factor = scores.dropout[index];
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
-    result.probability.push_back(
-        summed({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (std::fabs(p.value) + p.error))},
-               model, keep));
+    const Bounded kept{p.value * factor,
+                       factor * (p.error + gamma(dropout_roundings, u) * (std::fabs(p.value) + p.error))};
+    // Scores that are P are summed as they are: only what dP is multiplied with passes.
+    result.probability.push_back(scores.normalized ? summed(kept, model, keep)
+                                                   : rounded(kept, model.probabilities, keep));
     // D enters as one more term of the sum, wherever the engine subtracts it, or in parts.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + model.joining_parts + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
@@ -130,7 +138,7 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     result.d_score.push_back(product(passed(weight, model), difference, model));
     if (head.options.softcap > 0.0F) {  // whatever dP - D is multiplied with first, what passes has the slope in it
       const Bounded slope{scores.slope[index], scores.slope_error[index]};
-      const Bounded sloped = passed(product(weight, slope, model), model);
+      const Bounded sloped = passed_slope(scores, product(weight, slope, model), model);
       result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities, keep));
     } else {
       result.d_product.push_back(rounded(result.d_score.back(), model.probabilities, keep));

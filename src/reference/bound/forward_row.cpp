@@ -155,7 +155,8 @@ void sum_unnormalized(ForwardRow& row, const Scores& scores, const double* v, DT
   const double summation = gamma(terms, model.unit_roundoff) + model.product_error;
   double largest_factor = 1.0;
   for (std::size_t index = 0; index < scores.value.size(); ++index) {
-    const Bounded weight = score_weight(scores, index);
+    Bounded weight = score_weight(scores, index);
+    weight.error = rounding_to(model.probabilities).stored_error(weight.value, weight.error);
     const double factor = scores.dropout[index];
     largest_factor = std::max(largest_factor, factor);
     const double reach = std::fabs(weight.value) + weight.error;

@@ -67,7 +67,7 @@ class BiasGradient {
                               head,
                               work.n * block_n(C) + key_row(),
                               tile_.m * C.block_m + row,
-                              score::has_large_rows(params_, work.sequence, head, 1)};
+                              score::has_large_rows<C.rule>(params_, work.sequence, head, 1)};
     PartBias<C> bias[fragments(C)];
     WarpScores<C> s, dp, slope;
 #pragma unroll

@@ -58,7 +58,7 @@ class CaptureGradient {
                               tile_.head,
                               work.n * block_n(C) + key_row,
                               tile_.m * C.block_m + row,
-                              score::has_large_rows(params_, work.sequence, tile_.head, 1)};
+                              score::has_large_rows<C.rule>(params_, work.sequence, tile_.head, 1)};
     WarpScores<C> s, dp;
     multiply_rows<C, KTile<C>, QTile<C>, C.head_dim>(s, smem_ + kPlan.k, key_row, smem_ + kPlan.q, row);
     multiply_rows<C, VTile<C>, DoTile<C>, C.head_dim_v>(dp, smem_ + kPlan.v, key_row, smem_ + kPlan.d_o, row);
@@ -69,7 +69,15 @@ class CaptureGradient {
       PartBias<C> bias;
       bias.fetch(block);
       Scores<C> before, slope;
-      text_probabilities<true, true>(block, s[f], slope, row_numbers(kPlan.lse) + row, bias, before);
+      if constexpr (C.rule.normalized) {
+        text_probabilities<true, true>(block, s[f], slope, row_numbers(kPlan.lse) + row, bias, before);
+      } else {
+        for_each_unnormalized<true>(block, s[f], bias,
+                                    [&](int i, bool shown, const expression::Position&, float, float given, float) {
+                                      before[i] = given;
+                                      s[f][i] = shown ? 1.0F : 0.0F;
+                                    });
+      }
       const int left = work.q.used - block.query();
       for_each_gradient<C>(block, row_numbers(kPlan.d_sum) + row, [&](int i, const float2& d, unsigned) {
         const int column = i / 4 * 8;

@@ -8,6 +8,7 @@
 #include "kernels/score/large_rows.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/backward/score_block.h"
+#include "kernels/sm80/backward/unnormalized.h"
 
 namespace strobe::sm80::backward {
 
@@ -113,6 +114,23 @@ __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, S
   }
 }
 
+/// to_probabilities() of rules without a softmax: S becomes P, and `slope` the derivative.
+template <bool masked, Config C>
+__device__ __forceinline__ void unnormalized_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
+                                                           const PartBias<C>& bias) {
+  const auto& captures = score::captures_of<C.rule>(block.params);
+  for_each_unnormalized<masked>(
+      block, s, bias,
+      [&](int i, bool shown, const expression::Position& position, float capped, float before, float after) {
+        float derivative = score::text_slope<C.rule>(captures, position, before);
+        if constexpr (C.rule.softcap) {
+          derivative *= fmaxf(score::softcap_derivative(capped), 0.0F);
+        }
+        s[i] = shown ? after : 0.0F;
+        slope[i] = shown ? derivative : 0.0F;
+      });
+}
+
 /// to_probabilities(), by these exponents.
 template <bool masked, typename ExponentsOf, Config C>
 __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents, const ScoreBlock<C>& block,
@@ -149,7 +167,9 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
 template <bool masked, Config C>
 __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
                                                  const float* lse_log2, const PartBias<C>& bias) {
-  if constexpr (C.rule.text.score) {
+  if constexpr (!C.rule.normalized) {
+    unnormalized_probabilities<masked>(block, s, slope, bias);
+  } else if constexpr (C.rule.text.score) {
     Scores<C> before;
     if (block.has_large_rows) {
       text_probabilities<true, true>(block, s, slope, lse_log2, bias, before);

@@ -24,8 +24,8 @@ class TileBackward {
         warp_(warp_of_cta()),
         smem_(shared_address(shared_memory())),
         barriers_(smem_),
-        has_large_rows_(
-            score::has_large_rows(params, work.sequence, work.head_kv * params.heads_per_kv, params.heads_per_kv)) {}
+        has_large_rows_(score::has_large_rows<C.rule>(params, work.sequence, work.head_kv * params.heads_per_kv,
+                                                      params.heads_per_kv)) {}
 
   /// `step`: the first, which exists.
   __device__ __forceinline__ void run(Steps<C>& steps, Step step) {

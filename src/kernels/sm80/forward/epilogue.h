@@ -59,7 +59,9 @@ __device__ __forceinline__ void finish_rows(const Params& params, const TileWork
       factor[r] =
           softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
-    factor[r] *= ptx::rcp_approx(softmax.sum[r]);
+    if constexpr (C.rule.normalized) {
+      factor[r] *= ptx::rcp_approx(softmax.sum[r]);
+    }
     if constexpr (C.rule.dropout) {
       factor[r] *= params.score.dropout.keep_factor;
     }

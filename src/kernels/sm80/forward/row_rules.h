@@ -11,7 +11,7 @@
 namespace strobe::sm80::forward {
 
 template <Config C>
-using Softmax = score::OnlineSoftmax<C.rule, warp_keys(C)>;
+using Softmax = typename score::SoftmaxOf<C.rule, warp_keys(C)>::Type;
 
 /// Queries from a thread's first row to its second, which is eight rows on.
 template <Config C>

@@ -142,6 +142,12 @@ class TileForward {
   /// Raises the rows' maxima where scores pass them; what was summed before shrinks. One branch for all fragments, so
   /// that the exponentials and the products that follow are one basic block: ptxas mixes them.
   __device__ __forceinline__ void shift(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s) const {
+    if constexpr (C.rule.normalized) {
+      raise_maxima(o, softmax, s);
+    }
+  }
+
+  __device__ __forceinline__ void raise_maxima(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s) const {
     const float scale = score::remaining_scale<C.rule>(params_.score);
     float highest[fragments(C)][kRowsPerThread];
     bool passes = false;

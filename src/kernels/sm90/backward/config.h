@@ -106,9 +106,9 @@ inline constexpr int kFinishKeysThreads = 2 * kWarpgroupSize;  // a warpgroup ea
 /// more block of columns (kernels/math/hi_lo.h): no thread has to fetch them, which the WGMMAs' operands would delay.
 /// By roles this is faster for LSE alone, and with 128 queries a step shared memory is full. Under dropout D is
 /// subtracted from what is left of dP.
-constexpr bool has_hi_lo_d(const Config& c) { return !c.by_roles && !c.rule.dropout; }
+constexpr bool has_hi_lo_d(const Config& c) { return !c.by_roles && !c.rule.dropout && c.rule.normalized; }
 constexpr bool has_hi_lo_lse(const Config& c) {
-  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && !c.rule.text.score &&
+  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && !takes_scores(c.rule) &&
          (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }
 

@@ -44,7 +44,8 @@ __device__ __forceinline__ bool stage_rows(const float (&accumulators)[n], float
 /// What the sums of dV are multiplied by at the end.
 template <Config C>
 __device__ __forceinline__ float value_gradient_factor(const Params& params) {
-  return C.rule.dropout ? kProbabilityScale * params.score.dropout.keep_factor : kProbabilityScale;
+  constexpr float kScale = C.rule.normalized ? kProbabilityScale : 1.0F;  // unnormalized, P is an operand as it is
+  return C.rule.dropout ? kScale * params.score.dropout.keep_factor : kScale;
 }
 
 /// dK and dV of the joint design.

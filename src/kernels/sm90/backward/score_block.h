@@ -98,7 +98,7 @@ struct ScoreBlock {
 
   /// Whether one of these queries, or of their neighbours, may be a row of a large LSE.
   __device__ __forceinline__ bool has_large_rows() const {
-    return score::has_large_rows(params, head_in_batch, query_first);
+    return score::has_large_rows<C.rule>(params, head_in_batch, query_first);
   }
 
   /// Where a workspace that has an element for each row has that of this thread's first column.

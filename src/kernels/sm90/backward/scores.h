@@ -6,6 +6,7 @@
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/backward/score_block.h"
 #include "kernels/sm90/backward/text_probabilities.h"
+#include "kernels/sm90/backward/unnormalized.h"
 
 namespace strobe::sm90::backward {
 
@@ -188,7 +189,9 @@ template <Config C, typename Bias>
 __device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                               Scores<C>& s, Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
   apply_factor<C>(block, s);
-  if constexpr (C.rule.text.score) {
+  if constexpr (!C.rule.normalized) {
+    unnormalized_probabilities<C>(block, masked, s, p, bias);
+  } else if constexpr (C.rule.text.score) {
     text_probabilities<C>(block, masked, has_large_rows, s, p, lse_log2, bias);
   } else if constexpr (C.rule.softcap) {
     capped_probabilities<C>(block, masked, has_large_rows, s, p, lse_log2, bias);

@@ -42,8 +42,8 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// which takes everything. A step by roles lies in one block of a block mask.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, int block_m) {
   if (rule.block_mask != 0) return false;
-  const bool needs_registers =
-      rule.softcap || rule.bias || rule.dropout || has_text(rule) || (rule.scale_first && !rule.alibi);
+  const bool needs_registers = rule.softcap || rule.bias || rule.dropout || has_text(rule) || !rule.normalized ||
+                               (rule.scale_first && !rule.alibi);
   if (head_dim == 64 && head_dim_v == 64) return !needs_registers || block_m == 64;
   return !needs_registers && head_dim == 128 && head_dim_v <= 128;
 }

@@ -104,15 +104,32 @@ TEST(Texts, OtherLengthsAreTheSameKernel) {
   EXPECT_EQ(variant(4096).code, variant(3000).code);
 }
 
-TEST(Texts, WithoutASoftmaxAreUnsupported) {
+TEST(Texts, WithoutASoftmax) {
   AttentionProblem problem = problem_with({"", "sigmoid(score)", "", {}});
-  EXPECT_TRUE(sm90::check_supported(problem).ok());
-  EXPECT_TRUE(sm80::check_supported(problem).ok());
   problem.normalize = Normalization::none;
-  for (const Status& status : {sm90::check_supported(problem), sm80::check_supported(problem)}) {
-    EXPECT_EQ(status.code(), StatusCode::unsupported);
-    EXPECT_EQ(status.message(), "normalize none is not supported by the gpu engine; the cpu engine supports it");
-  }
+  const auto messages_of = [&] {
+    std::vector<std::string> messages;
+    for (const Status& status : {sm90::check_supported(problem), sm80::check_supported(problem)}) {
+      messages.push_back(status.message());
+    }
+    return messages;
+  };
+  EXPECT_EQ(messages_of(), std::vector<std::string>(2));
+  EXPECT_FALSE(forward_config(problem, kH200)->rule.normalized);
+  const auto both = [](const std::string& what) {
+    return std::vector<std::string>(
+        2, "normalize is none: the gpu engine does not combine it with " + what + "; the cpu engine does");
+  };
+  problem.row_invariant = true;
+  EXPECT_EQ(messages_of(), both("row_invariant"));
+  problem.row_invariant = false;
+  problem.pass = Pass::backward;
+  EXPECT_EQ(messages_of(), std::vector<std::string>(2));
+  problem.dropout = 0.25F;
+  EXPECT_EQ(messages_of(), both("gradients under dropout"));
+  problem.dropout = 0.0F;
+  problem.wants_d_bias = true;
+  EXPECT_EQ(messages_of(), both("d_bias"));
 }
 
 TEST(Texts, WithWhatTheyCannotBe) {

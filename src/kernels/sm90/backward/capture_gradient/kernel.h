@@ -94,12 +94,22 @@ class CaptureGradient {
         .add(p, before);
   }
 
-  /// S becomes P, of pairs that are hidden or do not exist 0; `before`: scores as the text reads them.
+  /// S becomes what dP - D is multiplied with: P, or 1 where the scores are P; 0 of pairs that are hidden or do not
+  /// exist. `before`: scores as the text reads them.
   __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& before,
                                                    const RowNumbers<C>& lse_log2) const {
     const expression::Captures& captures = sequence::captures_of<C.rule>(params_);
     apply_factor<C>(block, s);
     KeptBias<C> bias(own_memory(), params_);
+    if constexpr (!C.rule.normalized) {
+      unnormalized_scores<C>(block, true, s, bias,
+                             [&](int i, const expression::Position&, float, float score) { before[i] = score; });
+#pragma unroll
+      for (float& x : s) {
+        x = x == kMinusInfinity ? 0.0F : 1.0F;
+      }
+      return;
+    }
     for_each_score_before_text<C>(block, s, bias, [&](int i, const expression::Position& pair, float, float score) {
       before[i] = score;
       s[i] = with_kept<C>(

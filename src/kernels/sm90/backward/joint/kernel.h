@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
       QueryWarpgroup<C>(params, smem, barriers).run();
     }
   }
-  if (!done) {
+  if (C.rule.normalized && !done) {
     KeyWarpgroup<C, kEitherWarpgroup>(maps, params, smem, barriers).run_large();
   }
 }

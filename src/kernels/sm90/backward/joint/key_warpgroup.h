@@ -37,8 +37,8 @@ class KeyWarpgroup {
       store_no_gradients<C>(params_, work, warpgroup());
       return true;
     }
-    if (score::has_large_rows(params_, work.sequence, work.template first_query_head<C>(params_),
-                              work.template query_heads<C>(params_))) {
+    if (score::has_large_rows<C.rule>(params_, work.sequence, work.template first_query_head<C>(params_),
+                                      work.template query_heads<C>(params_))) {
       return false;
     }
     run_steps<false>(work);

@@ -85,8 +85,8 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
     store_no_gradients<C>(params, work, role);
     return;
   }
-  if (role == 0 && score::has_large_rows(params, work.sequence, work.template first_query_head<C>(params),
-                                         work.template query_heads<C>(params))) {
+  if (role == 0 && score::has_large_rows<C.rule>(params, work.sequence, work.template first_query_head<C>(params),
+                                                 work.template query_heads<C>(params))) {
     run_role<C, role, role == 0>(maps, params, smem, barriers, work);
   } else {
     run_role<C, role, false>(maps, params, smem, barriers, work);

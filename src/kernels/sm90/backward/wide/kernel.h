@@ -35,8 +35,8 @@ __device__ __forceinline__ void compute_scores(const Params& params, unsigned ch
                                                const Work& work) {
   if constexpr (role == WideRole::gradients) {
     WideGradients<C>(params, smem, barriers).run(work);
-  } else if (score::has_large_rows(params, work.sequence, work.template first_query_head<C>(params),
-                                   params.heads_per_kv)) {
+  } else if (score::has_large_rows<C.rule>(params, work.sequence, work.template first_query_head<C>(params),
+                                           params.heads_per_kv)) {
     WideProbabilities<C>(params, smem, barriers).template run<true>(work);
   } else {
     WideProbabilities<C>(params, smem, barriers).template run<false>(work);

@@ -78,7 +78,9 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
         continue;
       }
     }
-    factor[r] *= ptx::rcp_approx(softmax.sum[r]);
+    if constexpr (C.rule.normalized) {
+      factor[r] *= ptx::rcp_approx(softmax.sum[r]);
+    }
     if constexpr (C.rule.dropout) {
       factor[r] *= params.score.dropout.keep_factor;
     }

@@ -8,6 +8,6 @@
 namespace strobe::sm90::forward {
 
 template <Config C>
-using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
+using Softmax = typename score::SoftmaxOf<C.rule, C.block_n>::Type;
 
 }  // namespace strobe::sm90::forward
