@@ -35,7 +35,7 @@ ALLOWED = {
     "src/kernels/score": SHARED_BY_SCORES,
     # The softmax knows no modifier of scores, and these know neither it nor where they are applied.
     "src/kernels/score/softmax.h": [
-        *(f"src/kernels/score/{name}.h" for name in ("fragment", "lse", "rule")),
+        *(f"src/kernels/score/{name}.h" for name in ("fragment", "lse", "rule", "unnormalized")),
         *SHARED_BY_SCORES,
     ],
     "src/kernels/score/modifiers": [

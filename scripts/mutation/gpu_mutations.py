@@ -126,8 +126,8 @@ SOFTMAX = [
     KernelMutation(
         "a negative scale is left out",
         f"{SCORE}/apply.h",
-        "rule.scale_first ? __fmul_rn(score, params.scale_log2)",
-        "rule.scale_first ? score",
+        "rule.scale_first   ? __fmul_rn(score, params.scale_log2)",
+        "rule.scale_first   ? score",
         "NegativeScale64",
     ),
     KernelMutation(

@@ -21,8 +21,8 @@ OPTIONS = [
     KernelMutation(
         "dV is not divided by the probability of being kept",
         f"{BACKWARD}/epilogue.h",
-        "C.rule.dropout ? kProbabilityScale * params.score.dropout.keep_factor : kProbabilityScale",
-        "kProbabilityScale",
+        "C.rule.dropout ? kScale * params.score.dropout.keep_factor : kScale",
+        "kScale",
         "Dropout",
     ),
     KernelMutation(
