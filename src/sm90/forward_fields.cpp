@@ -49,7 +49,7 @@ bool has_own_begins(const Config& c) {
 /// Of the largest scores nothing may be missing; and of more warpgroups ptxas spills what it takes to know on which
 /// side of the diagonal a block is. Row-invariant variants all do the same, however many their warpgroups are.
 bool takes_relative_alibi(const Config& c) {
-  return c.rule.alibi && !has_text(c.rule) && !c.rule.max_logits && !c.rule.row_invariant &&
+  return c.rule.alibi && !has_text(c.rule) && c.rule.normalized && !c.rule.max_logits && !c.rule.row_invariant &&
          (c.consumer_warpgroups <= 2 || (c.rule.mask_right && !c.rule.varlen));
 }
 

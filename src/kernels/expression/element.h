@@ -73,11 +73,12 @@ __device__ __forceinline__ float tanh_of(float x) { return tanhf(x); }
 /// 1 / (1 + exp(-x)) within 4 units in the last place: exp(-x) as a power of two whose exponent is in two parts.
 __device__ __forceinline__ float sigmoid_of(float x) {
   constexpr float kLog2ELow = 1.92596299e-8F;  // log2(e) less kLog2E
-  constexpr float kMost = 126.0F;              // its reciprocal is the least normal number
-  const float exponent = __fmul_rn(-x, kLog2E);
-  const float rest = __fmaf_rn(-x, kLog2ELow, __fmaf_rn(-x, kLog2E, -exponent));
-  const float power = ptx::ex2_approx(exponent > kMost ? kMost : exponent);
-  return ptx::rcp_approx(1.0F + (exponent > kMost ? power : __fmaf_rn(power, rest * kLn2, power)));
+  constexpr float kMost = 126.0F * kLn2;       // of less than its negative it is below normal numbers, of more 1
+  x = ptx::min_nan(ptx::max_nan(x, -kMost), kMost);
+  const float exponent = __fmul_rn(x, -kLog2E);
+  const float rest = __fmaf_rn(x, -kLog2ELow, __fmaf_rn(x, -kLog2E, -exponent));
+  const float power = ptx::ex2_approx(exponent);
+  return ptx::rcp_approx(1.0F + __fmaf_rn(power, rest * kLn2, power));
 }
 __device__ __forceinline__ float sqrt_of(float x) { return sqrtf(x); }
 __device__ __forceinline__ float rsqrt_of(float x) { return rsqrtf(x); }

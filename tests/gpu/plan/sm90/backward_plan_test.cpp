@@ -359,7 +359,7 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   EXPECT_EQ(
       gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
       "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "
-      ".varlen = true, .offsets = false, .threads_per_row = 16, .two_chunks = false}>");
+      ".varlen = true, .offsets = false, .threads_per_row = 16, .two_chunks = false, .normalized = true}>");
 }
 
 }  // namespace

@@ -176,6 +176,22 @@ TEST_P(Sm90Texts, Compile) {
     expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config)));
 }
 
+TEST_F(CompiledKernels, WithoutASoftmax) {
+  for (const char* const score : {"sigmoid(score)", "score * sigmoid(score) / k_len", ""}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        AttentionProblem problem = problem_with({"", score, "", {}}, 4096, head_dim);
+        if (*score == '\0') problem.expression = {};
+        problem.normalize = Normalization::none;
+        problem.causal = causal;
+        expect_compiles_without_spills(forward_variant(*forward_config(problem, kH200)));
+        problem.pass = Pass::backward;
+        expect_compiles_without_spills(backward_variant(*backward_config(problem)));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Sm90Texts, testing::ValuesIn(kTexts),
                          [](const auto& one) { return std::string(one.param.name); });
 
