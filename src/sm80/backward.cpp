@@ -71,7 +71,7 @@ class Backward final : public gpu::BackwardCall {
 
   Status launch_captures(const BackwardArguments& arguments, const WithTexts<BackwardParams>& params,
                          const gpu::CallStream& stream) const {
-    const BiasGradientParams tiles = gpu::capture_tiles(problem(), params, params.n_blocks);
+    const BiasGradientParams tiles = gpu::capture_tiles(problem(), params, Checked(params.m_blocks) * params.n_blocks);
     backward::Config config = plan_.config;
     config.captures = true;
     return launch(kernels_.captures, tiles.tiles, threads_per_block(config),

@@ -14,7 +14,7 @@
 #include "gpu/params/captures.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
-#include "kernels/sm90/backward/bias_gradient/config.h"
+#include "kernels/sm90/backward/capture_gradient/config.h"
 #include "kernels/sm90/backward/wide/smem.h"
 #include "sm90/backward_kernels.h"
 #include "sm90/backward_plan.h"
@@ -149,14 +149,15 @@ class Backward final : public gpu::BackwardCall {
                   bias_gradient_smem_plan(config).total_bytes, true, stream, maps.bias, params, bias);
   }
 
-  /// Every sequence and head has tiles of its own.
+  /// Every sequence and head has walks of its own.
   Status launch_captures(const AllMaps& maps, const BackwardArguments& arguments, Params params,
                          const gpu::CallStream& stream) const {
     const backward::Config config = capture_gradient_config(plan_.config);
     params.n_blocks = static_cast<int>(gpu::backward_blocks(problem().seqlen_k, block_n(config)));
-    const BiasGradientParams tiles = gpu::capture_tiles(problem(), params, backward::bias_key_tiles(params.n_blocks));
-    return launch(kernels_.captures, std::min(tiles.tiles, device().multiprocessors), backward::kBiasGradientThreads,
-                  bias_gradient_smem_plan(config).total_bytes, true, stream, maps.bias, params, tiles,
+    const BiasGradientParams walks = gpu::capture_tiles(
+        problem(), params, backward::walks_of_head(params.m_blocks, backward::bias_key_tiles(params.n_blocks)));
+    return launch(kernels_.captures, std::min(walks.tiles, device().multiprocessors), backward::kBiasGradientThreads,
+                  bias_gradient_smem_plan(config).total_bytes, true, stream, maps.bias, params, walks,
                   gpu::captures(arguments.d_captures));
   }
 

@@ -11,6 +11,7 @@
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
 #include "kernels/sequence/query_blocks.h"
+#include "kernels/sm90/backward/capture_gradient/config.h"
 #include "kernels/sm90/backward/variants.h"
 #include "kernels/sm90/backward/wide/smem.h"
 #include "sm90/backward_sections.h"
@@ -242,6 +243,16 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
     const std::int64_t tiles = (blocks * gpu::bias_planes(problem)).value();
     if (tiles > kMaxInt) {
       return unsupported("{} tiles of d_bias: the sm90 kernels take up to {}", tiles, kMaxInt);
+    }
+  }
+  if (problem.expression.gradients != 0) {
+    const int query_blocks = static_cast<int>(gpu::backward_blocks(problem.seqlen_q, config.block_m));
+    const auto key_blocks = gpu::backward_blocks(problem.seqlen_k, block_n(capture_gradient_config(config)));
+    const Checked of_head =
+        backward::walks_of_head(query_blocks, backward::bias_key_tiles(static_cast<int>(key_blocks)));
+    const std::int64_t walks = (of_head * problem.batch * problem.heads_q).value();
+    if (walks > kMaxInt) {
+      return unsupported("{} walks over tiles of d_captures: the sm90 kernels take up to {}", walks, kMaxInt);
     }
   }
   return config;

@@ -141,6 +141,7 @@ TEST(Patterns, AreReadFromTheIndices) {
   EXPECT_EQ(pattern("matrix[head][k - q + 511]"), Pattern::diagonal);
   EXPECT_EQ(pattern("vector[min(abs(k - q), 9)]"), Pattern::diagonal);
   EXPECT_EQ(pattern("vector[(q + 3 - k) / 2]"), Pattern::diagonal);
+  EXPECT_EQ(pattern("matrix[head][index[max(q - k, 0)]]"), Pattern::diagonal);
   EXPECT_EQ(pattern("matrix[q][k]"), Pattern::pair);
   EXPECT_EQ(pattern("vector[q + k]"), Pattern::scattered);
   EXPECT_EQ(pattern("vector[index[k] - q]"), Pattern::scattered);

@@ -200,6 +200,37 @@ TEST_P(GpuUnnormalized, ManyKeysOfAFewQueriesAreSplit) {
   expect_matches(attention, {{1, 9000}, {20, 5000}});
 }
 
+// More keys than one walk of the sm90 kernel has, of diagonals that some reads share.
+TEST_P(GpuText, OfLongDiagonals) {
+  AttentionCase attention =
+      text_case({"score + bias[head][k - q + 600] + near[(k - q) / 64 + 4] * temperature[head]",
+                 "",
+                 {reals("bias", {kHeads, 3000}), reals("near", {40}), reals("temperature", {kHeads})}},
+                64);
+  attention.batch = 1;
+  expect_matches(attention, {{200, 2500}, {600, 2300}});
+  attention.options.causal = CausalMask::bottom_right;
+  expect_matches(attention, {{600, 2300}});
+}
+
+// Where shared memory is short.
+TEST_P(GpuText, OfWideHeads) {
+  expect_matches(text_case({"score * heat[head] + bias[head][k - q + 150] - gate[k] + gate[q]",
+                            "",
+                            {reals("heat", {kHeads}), reals("bias", {kHeads, 300}), reals("gate", {300})}},
+                           256),
+                 {{200, 333}});
+}
+
+// Sums of more diagonals than registers hold.
+TEST_P(GpuText, OfManyDiagonals) {
+  expect_matches(text_case({"score + a[k - q + 99] + b[k - q + 99] * score + c[q - k + 300] + a[q - k + 200]",
+                            "",
+                            {reals("a", {400}), reals("b", {400}), reals("c", {400})}},
+                           64),
+                 {{200, 333}});
+}
+
 // Scores between -3 and 3 read several elements, each of which takes the gradient of the pairs that read it.
 TEST_P(GpuText, OfAnIndexThatDependsOnTheScore) {
   AttentionCase attention = text_case({"score + table[int(score) + 3]", "", {reals("table", {7})}}, 64);

@@ -97,7 +97,7 @@ auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& argu
           .rows = static_cast<long long>(params.query_blocks) * block_m};
 }
 
-BiasGradientParams capture_tiles(const AttentionProblem& problem, const BackwardParams& params, int key_tiles) {
+BiasGradientParams capture_tiles(const AttentionProblem& problem, const BackwardParams& params, Checked of_head) {
   return {.data = nullptr,
           .batch_stride = 0,
           .head_stride = 0,
@@ -105,7 +105,7 @@ BiasGradientParams capture_tiles(const AttentionProblem& problem, const Backward
           .per_batch = 1,
           .per_head = 1,
           .heads = params.heads,
-          .tiles = (Checked(problem.batch) * params.heads * params.m_blocks * key_tiles).value<int>()};
+          .tiles = (of_head * problem.batch * params.heads).value<int>()};
 }
 
 Status clear_capture_gradients(const runtime::Driver& driver, std::span<const TensorView> gradients,

@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "call/checked.h"
 #include "call/problem.h"
 #include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/auxiliary/sink_gradient_params.h"
@@ -36,14 +37,14 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
 auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
                                                    const ScoreRule& rule, int block_m);
 
-/// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
-/// Tiles of all sequences and heads, for the gradients of captures. `key_tiles`: of a row of them.
-BiasGradientParams capture_tiles(const AttentionProblem& problem, const BackwardParams& params, int key_tiles);
+/// Tiles of all sequences and heads, for the gradients of captures, or walks over them. `of_head`: of one.
+BiasGradientParams capture_tiles(const AttentionProblem& problem, const BackwardParams& params, Checked of_head);
 
 /// Zeros in the gradients of captures, to which kernels add.
 Status clear_capture_gradients(const runtime::Driver& driver, std::span<const TensorView> gradients,
                                runtime::CUstream stream);
 
+/// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,
                                 const BackwardArguments& arguments, runtime::CUstream stream);
 

@@ -85,7 +85,9 @@ class CaptureGradient {
         s[f][i + 1] = gradient_of(s[f][i + 1], column + 1 < left, dp[f][i + 1] - d.y);
       });
       const expression::Position pair = first_pair(block);
-      Gradients(sequence::captures_of<C.rule>(params_), gradients_, pair, diagonals()).add(s[f], before);
+      Gradients sums(sequence::captures_of<C.rule>(params_), gradients_, diagonals());
+      sums.add(pair, s[f], before);
+      sums.finish(pair);
     }
   }
 
@@ -101,7 +103,7 @@ class CaptureGradient {
   /// This warp's, behind what a pass has.
   __device__ __forceinline__ static float* diagonals() {
     return reinterpret_cast<float*>(shared_memory() + kPlan.total_bytes) +
-           warp_of_cta() * score::kDiagonalFloats<C.part_m / 2>;
+           warp_of_cta() * score::diagonal_floats(C.part_m);
   }
 
   const Params& params_;

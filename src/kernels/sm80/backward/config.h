@@ -3,6 +3,7 @@
 // without std headers: the host's compiler reads it for the launch and NVRTC for the kernels.
 #pragma once
 
+#include "kernels/score/capture_sums.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/rule.h"
 #include "kernels/sm80/tile/warp.h"
@@ -31,7 +32,9 @@ struct Config {
 };
 
 /// Bytes of shared memory where diagonals of captures' gradients are summed, 16 keys of a warp at a time.
-constexpr int diagonal_bytes(const Config& c) { return c.captures ? c.warps * kFragmentRows * (c.part_m + 8) * 4 : 0; }
+constexpr int diagonal_bytes(const Config& c) {
+  return c.captures ? c.warps * 4 * score::diagonal_floats(c.part_m) : 0;
+}
 constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
 /// 16-bit columns of a row of as many elements: what tiles and copies count.
 constexpr int halves(const Config& c, int columns) { return columns * halves_of(c.rule.element); }

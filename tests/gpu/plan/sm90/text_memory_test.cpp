@@ -10,6 +10,7 @@
 #include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/backward_kernels.h"
 #include "sm90/backward_plan.h"
 #include "strobe/expression.h"
 
@@ -73,13 +74,42 @@ TEST(Sm90TextMemory, OfABackwardFits) {
         EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << head_dim;
         EXPECT_LE(bias_gradient_smem_plan(bias_gradient_config(config)).total_bytes, kMaxSmemBytes) << head_dim;
         const backward::Config captures = capture_gradient_config(config);
-        if (head_dim <= kMostTextColumns) {
-          EXPECT_LE(bias_gradient_smem_plan(captures).total_bytes, kMaxSmemBytes) << head_dim;
-        } else {
-          EXPECT_FALSE(keeps_text(captures));
-        }
+        EXPECT_LE(bias_gradient_smem_plan(captures).total_bytes, kMaxSmemBytes) << head_dim;
+        EXPECT_EQ(keeps_text(captures), head_dim <= kMostTextColumns);
         for (const backward::Config& choice : tile_choices(problem)) {
           EXPECT_LE(smem_plan(choice).total_bytes, kMaxSmemBytes) << head_dim;
+        }
+      }
+    }
+  }
+}
+
+TEST(Sm90TextMemory, OfGradientsOfCapturesFits) {
+  constexpr const char* kTexts[] = {kLongest, "score * t[head]", "score + t[k - q + 4095]", "score + t[q] - t[k]",
+                                    "score + t[int(score) + 3]"};
+  for (const char* text : kTexts) {
+    for (const auto& change : kChanges) {
+      for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+        for (const std::int64_t head_dim_v : {head_dim, std::int64_t{64}, std::int64_t{256}}) {
+          AttentionProblem problem = test::problem_of(4096, head_dim, head_dim_v);
+          problem.expression.formula = ScoreFunction::parse(text, "", {{"t", DType::float32, 1}})->formula();
+          problem.expression.gradients = 1;
+          problem.pass = Pass::backward;
+          change(problem);
+          if (problem.page_size != 0 || problem.stored.given()) continue;
+          for (const bool wide_bias : {false, true}) {
+            problem.modifiers.bias_dtype = wide_bias ? DType::float32 : DType::bfloat16;
+            const Result<backward::Config> config = backward_config(problem);
+            ASSERT_TRUE(config.ok()) << config.status().message();
+            int kernels = 0;
+            const auto fits = [&](const auto&, int bytes, const auto&, const auto&) {
+              EXPECT_LE(bytes, kMaxSmemBytes) << text << " of " << head_dim << " and " << head_dim_v;
+              ++kernels;
+            };
+            BackwardKernels places;
+            for_each_kernel(problem, backward_plan(problem, kH200, *config), places, fits);
+            EXPECT_GE(kernels, 5);
+          }
         }
       }
     }

@@ -3,6 +3,7 @@
 // device.
 #pragma once
 
+#include "kernels/score/capture_sums.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 
@@ -30,10 +31,9 @@ struct BiasGradientSmemPlan {
 /// The bias of a warpgroup's tile.
 constexpr int kept_bias_bytes(const Config& c) { return block_n(c) * c.block_m * (c.rule.bias_float32 ? 4 : 2); }
 
-/// What a warpgroup keeps of a tile: its bias, and where diagonals of captures' gradients are summed.
+/// What a warpgroup has beside its operands: its bias, or where diagonals of captures' gradients are summed.
 constexpr int kept_bytes(const Config& c) {
-  const int diagonals = c.captures ? kWarpsPerWarpgroup * 16 * (c.block_m + 8) * 4 : 0;
-  return (c.rule.bias || !c.captures ? kept_bias_bytes(c) : 0) + diagonals;
+  return c.captures ? kWarpsPerWarpgroup * 4 * score::diagonal_floats(c.block_m) : kept_bias_bytes(c);
 }
 
 inline constexpr int kBiasGradientBarrierBytes = 128;

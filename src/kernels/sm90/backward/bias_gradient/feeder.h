@@ -46,8 +46,10 @@ class BiasGradientFeeder {
                                                 BiasGradientBarriers<C>& barriers)
       : maps_(maps), params_(params), smem_(smem), barriers_(barriers) {}
 
-  __device__ __forceinline__ void run(const BiasGradientParams& bias) {
-    for_each_bias_tile(params_, bias, [&](const BiasGradientTile& tile) {
+  /// `for_each_tile(visit)`: the CTA's tiles, as its consumers have them.
+  template <typename ForEachTile>
+  __device__ __forceinline__ void run(const ForEachTile& for_each_tile) {
+    for_each_tile([&](const BiasGradientTile& tile) {
       bool first = true;
       tile.for_each([&](int sequence, int head) {
         const BiasStep<C> steps[kKeyWarpgroups] = {{params_, tile, sequence, head, 0},

@@ -243,7 +243,9 @@ __global__ void __launch_bounds__(kBiasGradientThreads, 1)
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
-      BiasGradientFeeder<C>(maps, params, smem, barriers).run(bias);
+      BiasGradientFeeder<C>(maps, params, smem, barriers).run([&](const auto& visit) {
+        for_each_bias_tile(params, bias, visit);
+      });
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<232>();

@@ -30,18 +30,24 @@ struct BiasStep {
   }
 };
 
-/// Calls visit(tile) for this CTA's tiles in order. In each round the CTAs take neighbouring tiles, another of them
-/// each time: else under a mask some would have hidden tiles alone.
+/// Calls visit(number) for those of `count` numbers that are this CTA's. In each round the CTAs take neighbouring ones,
+/// another of them each time: else under a mask some would have hidden tiles alone.
+template <typename Visit>
+__device__ __forceinline__ void for_each_round(int count, const Visit& visit) {
+  for (unsigned round = 0; round * gridDim.x < static_cast<unsigned>(count); ++round) {
+    const unsigned number = round * gridDim.x + (blockIdx.x + round * (gridDim.x * 3 / 8 | 1U)) % gridDim.x;
+    if (number < static_cast<unsigned>(count)) {
+      visit(static_cast<int>(number));
+    }
+  }
+}
+
+/// Calls visit(tile) for this CTA's tiles in order.
 template <typename Visit>
 __device__ __forceinline__ void for_each_bias_tile(const Params& params, const BiasGradientParams& bias,
                                                    const Visit& visit) {
   const int key_tiles = bias_key_tiles(params.n_blocks);
-  for (unsigned round = 0; round * gridDim.x < static_cast<unsigned>(bias.tiles); ++round) {
-    const unsigned number = round * gridDim.x + (blockIdx.x + round * (gridDim.x * 3 / 8 | 1U)) % gridDim.x;
-    if (number < static_cast<unsigned>(bias.tiles)) {
-      visit(BiasGradientTile::of(params, bias, static_cast<int>(number), key_tiles));
-    }
-  }
+  for_each_round(bias.tiles, [&](int number) { visit(BiasGradientTile::of(params, bias, number, key_tiles)); });
 }
 
 }  // namespace strobe::sm90::backward

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of captures: S and dP of every block once more, and what its pairs add to what a text read
 // (score/capture_gradients.h), in any order. Warpgroup 0 produces as for the bias's gradient, where every sequence and
-// head has tiles of its own; the two after it hold 64 keys each.
+// head has tiles of its own; the two after it hold 64 keys each. A CTA's tiles follow diagonals, so that what a thread
+// sums of a diagonal or a head stays in its registers from one tile to the next.
 #pragma once
 
 #include "kernels/ptx/grid.h"
 #include "kernels/score/capture_gradients.h"
 #include "kernels/sm90/backward/bias_gradient/feeder.h"
-#include "kernels/sm90/backward/bias_gradient/kept_bias.h"
+#include "kernels/sm90/backward/capture_gradient/walk.h"
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/scores.h"
 
@@ -19,41 +20,53 @@ class CaptureGradient {
  public:
   __device__ __forceinline__ CaptureGradient(const Params& params, const expression::Captures& gradients,
                                              unsigned char* smem, BiasGradientBarriers<C>& barriers)
-      : params_(params), gradients_(gradients), smem_(smem), barriers_(barriers) {}
+      : params_(params),
+        smem_(smem),
+        barriers_(barriers),
+        sums_(sequence::captures_of<C.rule>(params), gradients, sums_memory()) {}
 
-  __device__ __forceinline__ void run(const BiasGradientParams& tiles) {
-    for_each_bias_tile(params_, tiles, [&](const BiasGradientTile& tile) {
-      const BiasStep<C> own(params_, tile, tile.sequence, tile.head, warpgroup);
-      if (!own.visible && !BiasStep<C>(params_, tile, tile.sequence, tile.head, 1 - warpgroup).visible) {
-        return;
-      }
-      if (own.visible) {
-        add_step(tile, own);
-      } else {
-        wait<C>(barriers_.scores_full[scores_.stage], scores_.parity);
-        arrive<C>(barriers_.scores_empty[scores_.stage]);
-        wait<C>(barriers_.gradients_full[gradients_at_.stage], gradients_at_.parity);
-        arrive<C>(barriers_.gradients_empty[gradients_at_.stage]);
-      }
-      scores_.advance();
-      gradients_at_.advance();
-    });
+  __device__ __forceinline__ void run(const BiasGradientParams& walks) {
+    for_each_walk(params_, walks, [&](const BiasGradientTile& tile) { add_tile(tile); }, [&] { finish_walk(); });
   }
 
  private:
   static constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
   static constexpr int kRowBytes = 4 * C.block_m;
 
-  __device__ __forceinline__ unsigned char* own_memory() const {
-    return smem_ + kPlan.bias + warpgroup * kept_bytes(C);
+  __device__ __forceinline__ float* sums_memory() const {
+    return reinterpret_cast<float*>(smem_ + kPlan.bias + warpgroup * kept_bytes(C)) +
+           warp_of_warpgroup() * score::diagonal_floats(C.block_m);
+  }
+
+  __device__ __forceinline__ void add_tile(const BiasGradientTile& tile) {
+    const BiasStep<C> own(params_, tile, tile.sequence, tile.head, warpgroup);
+    if (!own.visible && !BiasStep<C>(params_, tile, tile.sequence, tile.head, 1 - warpgroup).visible) {
+      return;
+    }
+    if (own.visible) {
+      add_step(tile, own);
+    } else {
+      wait<C>(barriers_.scores_full[scores_.stage], scores_.parity);
+      arrive<C>(barriers_.scores_empty[scores_.stage]);
+      wait<C>(barriers_.gradients_full[gradients_at_.stage], gradients_at_.parity);
+      arrive<C>(barriers_.gradients_empty[gradients_at_.stage]);
+    }
+    scores_.advance();
+    gradients_at_.advance();
+  }
+
+  __device__ __forceinline__ void finish_walk() {
+    if (has_sums_) {
+      sums_.finish(first_);
+    }
+    has_sums_ = false;
   }
 
   __device__ __forceinline__ void add_step(const BiasGradientTile& tile, const BiasStep<C>& step) {
     ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head, step.work.n * block_n(C),
                         tile.m);
-    if constexpr (C.rule.bias) {
-      KeptBias<C>(own_memory(), params_).fetch(params_, tile, warpgroup);
-    }
+    StepBias<C> bias;
+    bias.fetch(block);
     Scores<C> p;
     const int at = scores_.stage;
     wait<C>(barriers_.scores_full[at], scores_.parity);
@@ -70,7 +83,7 @@ class CaptureGradient {
     arrive<C>(barriers_.scores_empty[at]);
 
     Scores<C> before;
-    to_probabilities(block, p, before, lse_log2);
+    to_probabilities(block, p, before, lse_log2, bias);
 
     Scores<C> dp;
     const int dp_at = gradients_at_.stage;
@@ -87,20 +100,17 @@ class CaptureGradient {
     arrive<C>(barriers_.gradients_empty[dp_at]);
     to_score_gradients(p, dp, d_sum);
 
-    auto* const diagonals = reinterpret_cast<float*>(own_memory() + (C.rule.bias ? kept_bias_bytes(C) : 0)) +
-                            warp_of_warpgroup() * score::kDiagonalFloats<C.block_m / 2>;
-    const expression::Position first = first_pair(block);
-    score::CaptureGradients<C.block_m / 2>(sequence::captures_of<C.rule>(params_), gradients_, first, diagonals)
-        .add(p, before);
+    first_ = first_pair(block);
+    has_sums_ = true;
+    sums_.add(first_, p, before);
   }
 
   /// S becomes what dP - D is multiplied with: P, or 1 where the scores are P; 0 of pairs that are hidden or do not
   /// exist. `before`: scores as the text reads them.
   __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& before,
-                                                   const RowNumbers<C>& lse_log2) const {
+                                                   const RowNumbers<C>& lse_log2, StepBias<C>& bias) const {
     const expression::Captures& captures = sequence::captures_of<C.rule>(params_);
     apply_factor<C>(block, s);
-    KeptBias<C> bias(own_memory(), params_);
     if constexpr (!C.rule.normalized) {
       unnormalized_scores<C>(block, true, s, bias,
                              [&](int i, const expression::Position&, float, float score) { before[i] = score; });
@@ -115,7 +125,9 @@ class CaptureGradient {
       s[i] = with_kept<C>(
           block, i, [&](const auto&... kept) { return score::text_score<C.rule>(captures, pair, kept..., score); });
     });
-    hide<C>(block, s);
+    if ((C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(block.query_first / C.block_m)) {
+      hide<C>(block, s);
+    }
     const bool large = block.has_large_rows();
     const auto* row_max = reinterpret_cast<const float2*>(block.of_query(params_.row_max));
     const int left = block.work.q.used - block.query();
@@ -146,22 +158,25 @@ class CaptureGradient {
   }
 
   const Params& params_;
-  const expression::Captures& gradients_;
   unsigned char* smem_;
   BiasGradientBarriers<C>& barriers_;
+  score::CaptureGradients<C.block_m / 2> sums_;
+  expression::Position first_;  // the pair of this thread's first score in the tile before
+  bool has_sums_ = false;       // of this walk
   RingPosition<kPlan.score_stages> scores_;
   RingPosition<kPlan.gradient_stages> gradients_at_;
 };
 
-/// Grid: as many CTAs as run at once, or one for each tile where these are fewer. `tiles`: every sequence and head has
+/// Grid: as many CTAs as run at once, or one for each walk where these are fewer. `walks`: every sequence and head has
 /// its own.
 template <Config C>
 __global__ void __launch_bounds__(kBiasGradientThreads, 1)
     capture_gradient(const __grid_constant__ TensorMaps maps,
                      const __grid_constant__ sequence::KernelParams<C.rule, Params> params,
-                     const __grid_constant__ BiasGradientParams tiles,
+                     const __grid_constant__ BiasGradientParams walks,
                      const __grid_constant__ expression::Captures gradients) {
   static_assert(C.by_roles && C.captures && C.bias_stages == 0 && C.rule.text.score);
+  static_assert(kKeyWarpgroups * block_n(C) == kWalkStep * C.block_m);  // tiles of a walk have the same diagonals
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<BiasGradientBarriers<C>*>(smem + bias_gradient_smem_plan(C).barriers);
   if (threadIdx.x == 0) {
@@ -175,14 +190,16 @@ __global__ void __launch_bounds__(kBiasGradientThreads, 1)
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
-      BiasGradientFeeder<C>(maps, params, smem, barriers).run(tiles);
+      BiasGradientFeeder<C>(maps, params, smem, barriers).run([&](const auto& visit) {
+        for_each_walk(params, walks, visit, [] {});
+      });
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<232>();
-    CaptureGradient<C, 0>(params, gradients, smem, barriers).run(tiles);
+    CaptureGradient<C, 0>(params, gradients, smem, barriers).run(walks);
   } else {
     ptx::setmaxnreg_inc<232>();
-    CaptureGradient<C, 1>(params, gradients, smem, barriers).run(tiles);
+    CaptureGradient<C, 1>(params, gradients, smem, barriers).run(walks);
   }
 }
 
