@@ -31,7 +31,7 @@ def test_query_values():
     with pytest.raises(ValueError, match="it has v's head_dim"):
         module.flash_attn_func(q, k, v, qv=q)
     elsewhere = [torch.zeros(1, 1, 1, 296, device="meta") for _ in range(4)]
-    with pytest.raises(NotImplementedError, match="are 592 together: on this GPU they are at most 576"):
+    with pytest.raises(NotImplementedError, match="are 592 together: on a GPU they are at most 576"):
         with_query_values(*elsewhere, {})
 
 

@@ -47,17 +47,17 @@ def check_runner(runner: "ModelRunner") -> None:
 
 
 def _check_heads(runner: "ModelRunner") -> None:
-    capability = None if runner.device == "cpu" else torch.cuda.get_device_capability()
+    on_gpu = runner.device != "cpu"
     model = runner.model_config
     is_float8 = runner.kv_cache_dtype == torch.float8_e4m3fn
     if not is_float8 and runner.kv_cache_dtype != runner.dtype:
         _refuse(f"the KV cache is {runner.kv_cache_dtype} and the model {runner.dtype}: they must be the same, or fp8")
     for size in {model.head_dim, model.v_head_dim}:
-        reason = head_size_reason(size, capability) or combination_reason(
+        reason = head_size_reason(size, on_gpu=on_gpu) or combination_reason(
             size,
             runner.dtype,
-            capability,
             is_float8=is_float8,
+            on_gpu=on_gpu,
             row_invariant=get_exec().deterministic.enable_deterministic_inference,
         )
         _refuse(reason)

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 import strobe
-from strobe.integrations import checks, limits
+from strobe.integrations import checks
 from strobe.torch import attention
 from strobe.torch.ops import rows
 
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engine takes
+MOST_HEAD_DIM = 576  # of the gpu engine
 
 
 def reject_unsupported(**arguments: Any) -> None:
@@ -121,11 +122,9 @@ def with_query_values(
     if k.dtype.itemsize == 1:
         raise NotImplementedError(f"qv is given with k of {k.dtype}: on a GPU it is supported with 16 bits or more")
     head_dim = q.shape[-1] + qv.shape[-1]
-    most = limits.most_columns(limits.capability_of(q.device))
-    if head_dim > most.head_dim:
+    if head_dim > MOST_HEAD_DIM:
         raise NotImplementedError(
-            f"qv is given, and its head_dim and q's are {head_dim} together: on this GPU they are at most "
-            f"{most.head_dim}"
+            f"qv is given, and its head_dim and q's are {head_dim} together: on a GPU they are at most {MOST_HEAD_DIM}"
         )
     return torch.cat([q, qv], dim=-1), torch.cat([k, v], dim=-1), {"scale": head_dim**-0.5} | options
 

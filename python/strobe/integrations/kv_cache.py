@@ -5,6 +5,7 @@ A cache is [rows, seqlen, heads_kv, head_dim], of which cache_batch_idx may say 
 page_size, heads_kv, head_dim] with a page table [batch, max_pages]. Lengths count left padding in.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +13,17 @@ import torch
 from torch import Tensor
 
 import strobe
-from strobe.integrations import checks, limits
+from strobe.integrations import checks
 from strobe.integrations.flash_attention import (
+    MOST_HEAD_DIM,
     forward_pass,
     padded_attention,
     reject_unsupported,
     with_query_values,
 )
 from strobe.torch.ops import rows
+
+_MOST_COLUMNS_OF_GPUS = (MOST_HEAD_DIM, 512)  # of q and k, and of v
 
 
 @dataclass(frozen=True)
@@ -172,19 +176,23 @@ def append(
     return q if turned is None else turned
 
 
+@functools.cache
+def _is_hopper(device: int) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
 def reads_in_place(q: Tensor, cache: Cache) -> bool:
     """Whether the engine of q's device reads this cache where it lies: pages, left padding and chosen entries."""
     if not q.is_cuda:
         return True
     k, v = cache.k, cache.v
-    columns = limits.Columns(q.shape[-1], v.shape[-1])
-    most = limits.most_columns(limits.capability_of(q.device))
-    if any(x % 8 != 0 or x > limit for x, limit in zip(columns, most, strict=True)):
+    columns = (q.shape[-1], v.shape[-1])
+    if any(x % 8 != 0 or x > most for x, most in zip(columns, _MOST_COLUMNS_OF_GPUS, strict=True)):
         return False
     if k.dtype.itemsize > 1 or all(x % 16 == 0 for x in columns):
         return True
     boxes = cache.page_table is None or (k.shape[1] % 8 == 0 and cache.leftpad is None)
-    return boxes and limits.is_hopper(q.device)
+    return boxes and _is_hopper(q.device.index)
 
 
 def gathered(cache: Cache, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:

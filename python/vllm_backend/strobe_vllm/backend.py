@@ -14,11 +14,6 @@ from strobe_vllm.implementation import StrobeAttentionImpl
 from strobe_vllm.metadata import StrobeMetadataBuilder
 
 
-def _capability() -> DeviceCapability | None:
-    """As limits.py has it, without a CUDA context: vLLM asks before it starts its workers."""
-    return None if current_platform.is_cpu() else current_platform.get_device_capability()
-
-
 class StrobeAttentionBackend(AttentionBackend):
     """Exact attention on CPUs and, from compute capability 8.0 on, on GPUs."""
 
@@ -46,7 +41,7 @@ class StrobeAttentionBackend(AttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
-        return limits.head_size_reason(head_size, _capability()) is None
+        return limits.head_size_reason(head_size, on_gpu=not current_platform.is_cpu()) is None
 
     @classmethod
     def supports_compute_capability(cls, capability: DeviceCapability) -> bool:
@@ -98,6 +93,6 @@ class StrobeAttentionBackend(AttentionBackend):
             head_size,
             dtype,
             kv_cache_dtype,
-            _capability(),
+            on_gpu=not current_platform.is_cpu(),
             row_invariant=bool(envs.VLLM_BATCH_INVARIANT),
         )

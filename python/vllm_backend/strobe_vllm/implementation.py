@@ -34,7 +34,7 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        reason = head_size_reason(head_size, None) or cache_dtype_reason(kv_cache_dtype)
+        reason = head_size_reason(head_size, on_gpu=False) or cache_dtype_reason(kv_cache_dtype)
         if reason:
             raise NotImplementedError(reason)
         self.num_heads = num_heads

@@ -19,16 +19,11 @@ def cache_dtype_reason(cache_dtype: str | None) -> str | None:
 
 
 def combination_reason(
-    head_size: int,
-    dtype: torch.dtype,
-    cache_dtype: str | None,
-    capability: tuple[int, int] | None,
-    *,
-    row_invariant: bool,
+    head_size: int, dtype: torch.dtype, cache_dtype: str | None, *, on_gpu: bool, row_invariant: bool
 ) -> str | None:
     """Why engines serve each of these alone and not all of them together."""
     stored = _CACHES.get(cache_dtype or "auto")
     if stored not in (None, dtype):
         return f"kv_cache_dtype is {cache_dtype} and the model's {dtype}: they must be the same, or the cache fp8"
     is_float8 = cache_dtype in FLOAT8_CACHES
-    return limits.combination_reason(head_size, dtype, capability, is_float8=is_float8, row_invariant=row_invariant)
+    return limits.combination_reason(head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant)
