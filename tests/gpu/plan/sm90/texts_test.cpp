@@ -189,6 +189,15 @@ TEST_F(CompiledKernels, WithoutASoftmax) {
   }
 }
 
+TEST_F(CompiledKernels, GradientsOfCapturesWithoutASoftmax) {
+  AttentionProblem problem = problem_with({"", "sigmoid(score * slope[head])", "", {kSlope}}, 4096, 64);
+  problem.normalize = Normalization::none;
+  problem.pass = Pass::backward;
+  problem.expression.gradients = 1;
+  const backward::Config config = *backward_config(gpu::planned_problem(problem));
+  expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config)));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Sm90Texts, testing::ValuesIn(kTexts),
                          [](const auto& one) { return std::string(one.param.name); });
 
