@@ -26,8 +26,8 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
 
 /// How a CTA's work is cut, of elements of that size and of heads whose wider side is compiled as `head_dim`.
 struct BackwardTiles {
-  int element_bytes, head_dim;
-  int warps, rows_per_warp, column_warps, block_m, part_m, stages, ctas_per_sm;
+  int element_bytes = 0, head_dim = 0;
+  int warps = 0, rows_per_warp = 0, column_warps = 0, block_m = 0, part_m = 0, stages = 0, ctas_per_sm = 0;
   int query_slices = 1;
 };
 

@@ -16,7 +16,7 @@ using gpu::DeviceShape;
 
 /// How a CTA's work is cut.
 struct Tiles {
-  int warps, rows_per_warp, block_n, stages, ctas_per_sm;
+  int warps = 0, rows_per_warp = 0, block_n = 0, stages = 0, ctas_per_sm = 0;
   bool q_in_registers = false;
   int key_groups = 1;
   int column_warps = 1;
