@@ -69,49 +69,28 @@ class Exponents {
 template <bool masked, bool large, Config C>
 __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
                                                    const float* lse_log2, const PartBias<C>& bias, Scores<C>& before) {
-  const ScoreParams& params = block.params.score;
-  const VisiblePart<C> visible(block);
-  const TextPart<C> text(block);
-  const score::ProductFactor<C.rule> factor(params, block.work.k.used);
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
-  const expression::Position first = first_pair(block);
-  const float alibi = C.rule.alibi ? score::slope_log2(params.alibi, block.work.sequence, block.head) / kLog2E : 0.0F;
-  const int distance = block.query() + block.work.diagonal - block.key(0);
   const float* const row_max =
       block.params.row_max +
       score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
       block.query();
-#pragma unroll
-  for (int i = 0; i < C.part_m / 2; ++i) {
-    const int r = i / 2 % kRowsPerThread;
-    const int column = i / 4 * 8 + i % 2;
-    expression::Position position = first;
-    position.q += column;
-    position.k += 8 * r;
-    const float capped = score::softcapped<C.rule>(params, factor.times(s[i]));
-    float term = 0.0F;
-    if constexpr (C.rule.bias) {
-      term = bias.terms[i];
-    }
-    float score = score::with_scale_and_bias(C.rule, params, capped, term);
-    if constexpr (C.rule.alibi) {
-      score = score::less_slope(score, alibi, static_cast<float>(distance - 8 * r + column));
-    }
-    const bool hidden = (masked && visible.hides(r, column)) || text.hides(i);
-    before[i] = score;
-    const float after = score::text_score<C.rule>(captures, position, score);
-    const float lse = lse_log2[column + score::fragment_column()];
-    const float exponent =
-        large ? score::large_exponent(after, kLog2E, row_max[column], lse, 0.0F) : __fmaf_rn(after, kLog2E, -lse);
-    s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponent);
-    if constexpr (has_slope(C.rule)) {
-      float derivative = score::text_slope<C.rule>(captures, position, score);
-      if constexpr (C.rule.softcap) {
-        derivative *= fmaxf(score::softcap_derivative(capped), 0.0F);
-      }
-      slope[i] = s[i] == 0.0F ? 0.0F : s[i] * derivative;
-    }
-  }
+  for_each_text_score<masked>(block, s, bias,
+                              [&](int i, int column, bool hidden, const expression::Position& position, float capped,
+                                  float score, float after) {
+                                before[i] = score;
+                                const float lse = lse_log2[column + score::fragment_column()];
+                                const float exponent =
+                                    large ? score::large_exponent(after, kLog2E, row_max[column], lse, 0.0F)
+                                          : __fmaf_rn(after, kLog2E, -lse);
+                                s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponent);
+                                if constexpr (has_slope(C.rule)) {
+                                  float derivative = score::text_slope<C.rule>(captures, position, score);
+                                  if constexpr (C.rule.softcap) {
+                                    derivative *= fmaxf(score::softcap_derivative(capped), 0.0F);
+                                  }
+                                  slope[i] = s[i] == 0.0F ? 0.0F : s[i] * derivative;
+                                }
+                              });
 }
 
 /// to_probabilities() of rules without a softmax: S becomes P, and `slope` the derivative.

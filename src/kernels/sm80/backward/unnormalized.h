@@ -2,46 +2,22 @@
 // Scores that are the probabilities.
 #pragma once
 
-#include "kernels/score/apply.h"
-#include "kernels/sm80/backward/score_block.h"
+#include "kernels/sm80/backward/text_scores.h"
 
 namespace strobe::sm80::backward {
 
-/// visit(i, shown, position, capped, before, after) for each of a thread's scores: whether it is a probability, which
-/// those of pairs that are hidden or do not exist and those of -inf are not; after its softcap; as its text reads it,
-/// and as that leaves it.
+/// visit(i, shown, position, capped, before, after) for each of a thread's scores, as for_each_text_score() has them;
+/// `shown`: it is a probability, which those of pairs that are hidden or do not exist and those of -inf are not.
 template <bool masked, Config C, typename Visit>
 __device__ __forceinline__ void for_each_unnormalized(const ScoreBlock<C>& block, const Scores<C>& s,
                                                       const PartBias<C>& bias, const Visit& visit) {
-  const ScoreParams& params = block.params.score;
-  const VisiblePart<C> visible(block);
-  const TextPart<C> text(block);
-  const score::ProductFactor<C.rule> factor(params, block.work.k.used);
-  const auto& captures = score::captures_of<C.rule>(block.params);
-  const expression::Position first = first_pair(block);
-  const float alibi = C.rule.alibi ? score::slope_log2(params.alibi, block.work.sequence, block.head) / kLog2E : 0.0F;
-  const int distance = block.query() + block.work.diagonal - block.key(0);
   const int left = block.work.q.used - block.query();
-#pragma unroll
-  for (int i = 0; i < C.part_m / 2; ++i) {
-    const int r = i / 2 % kRowsPerThread;
-    const int column = i / 4 * 8 + i % 2;
-    expression::Position position = first;
-    position.q += column;
-    position.k += 8 * r;
-    const float capped = score::softcapped<C.rule>(params, factor.times(s[i]));
-    float term = 0.0F;
-    if constexpr (C.rule.bias) {
-      term = bias.terms[i];
-    }
-    float before = score::with_scale_and_bias(C.rule, params, capped, term);
-    if constexpr (C.rule.alibi) {
-      before = score::less_slope(before, alibi, static_cast<float>(distance - 8 * r + column));
-    }
-    const float after = score::text_score<C.rule>(captures, position, before);
-    const bool hidden = (masked && visible.hides(r, column)) || text.hides(i) || column >= left;
-    visit(i, !hidden && after != kMinusInfinity, position, capped, before, after);
-  }
+  for_each_text_score<masked>(block, s, bias,
+                              [&](int i, int column, bool hidden, const expression::Position& position, float capped,
+                                  float before, float after) {
+                                const bool shown = !hidden && column < left && after != kMinusInfinity;
+                                visit(i, shown, position, capped, before, after);
+                              });
 }
 
 }  // namespace strobe::sm80::backward
