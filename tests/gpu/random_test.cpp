@@ -2,7 +2,7 @@
 // Random configurations on a GPU against the float64 reference: every option of the engine in any combination,
 // sequences up to STROBE_LONGEST (2,000), outputs and their guards poisoned, NaN wherever a result must not depend on
 // it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
-// starts as NaN.
+// starts as NaN. STROBE_ISOLATED=1 takes memory beside which nothing is mapped.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,6 +17,7 @@
 #include "device_cache.h"
 #include "device_case.h"
 #include "gpu_test.h"
+#include "isolated_memory.h"
 #include "reference/bound/arithmetic.h"
 #include "sm90/backward_parts.h"
 #include "tested_engine.h"
@@ -157,6 +158,12 @@ void drop_softmax(AttentionCase& attention, std::uint64_t group) {
 
 class GpuRandom : public FamilyTest {
  protected:
+  std::optional<IsolatedMemory> isolated_if_asked(std::uint64_t seed) const {
+    if (number_from("STROBE_ISOLATED", 0) == 0) return std::nullopt;
+    return std::optional<IsolatedMemory>(std::in_place, device(),
+                                         seed % 2 == 0 ? IsolatedMemory::At::first : IsolatedMemory::At::last);
+  }
+
   using LimitsOf = EngineLimits (&)(std::uint64_t group);
 
   /// `passes`: whether the backward is run, too.
@@ -205,6 +212,7 @@ class GpuRandom : public FamilyTest {
     const bool backward = passes && has_lse && !attention.tree;
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    const std::optional<IsolatedMemory> isolated = isolated_if_asked(seed);
     std::optional<gpu::Override<sm90::PartHeads>> parts;  // of half of the groups, whose kernels are others
     if (seed / kSeedsPerKernel % 2 == 1) {
       parts.emplace([seed](sm90::PartHeads& heads) { heads.count = 1 + static_cast<std::int64_t>(seed % 3); });
@@ -236,6 +244,7 @@ class GpuRandom : public FamilyTest {
       if (attention.head_dim > 256 || attention.head_dim_v > 256) attention.tree.reset();
       SCOPED_TRACE(describe(attention));
       const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+      const std::optional<IsolatedMemory> isolated = isolated_if_asked(seed);
       const CaseTensors tensors(attention);
       Random random(seed);
       const CacheKind kind = random.chance(0.75) ? CacheKind::pages : CacheKind::entries;

@@ -66,7 +66,7 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
       }
     }
     load_tile<C.head_dim, kScoreTile>(maps.k, keys, n * kScoreTile, tile.head / params.heads_per_kv, stage + kPlan.k,
-                                      full, first_column<C>());
+                                      full, first_column<C>(), last_panel(params.head_dim));
     at.advance();
   }
 }
@@ -210,7 +210,7 @@ __device__ __forceinline__ void store_query_gradient(const QueryGradientMaps& ma
   const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);
   if (threadIdx.x % kWarpgroupSize == 0 && row < tile.q.owned) {
     const SequenceStart start = query_start<C.rule>(params, tile, tile.sequence, tile.q.owned);
-    store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, start, row, tile.head, rows, first_column<C>());
+    store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, start, row, tile.head, rows, first_column<C>(), params.head_dim);
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
   }
   if (is_masked(C.rule) && repair) {

@@ -24,21 +24,23 @@ class WideProducer {
 
   /// For the scores.
   __device__ __forceinline__ void feed_scores() {
-    for (int column = 0; column < register_columns(C, role); column += kPanelColumns) {
-      feed_panel(maps_.keys, keys_.box(column, work_.n * block_n(C), work_.head_kv));
+    const int panels = score_panels<role>(params_);
+    const int in_registers = min(panels, kRegisterPanels);
+    for (int panel = 0; panel < in_registers; ++panel) {
+      feed_panel(maps_.keys, key_box(panel));
     }
     if constexpr (resident_columns(C, role) > 0) {
-      expect(barriers_.resident_full, tile_bytes(kRowsPerWarpgroup, resident_columns(C, role)));
-      for (int column = 0; column < resident_columns(C, role); column += kPanelColumns) {
-        load_panel<false>(maps_.keys,
-                          keys_.box(register_columns(C, role) + column, work_.n * block_n(C), work_.head_kv),
-                          smem_ + kPlan.resident + column / kPanelColumns * kPlan.panel_bytes, barriers_.resident_full);
+      expect(barriers_.resident_full, (panels - in_registers) * kPlan.panel_bytes);
+      for (int panel = in_registers; panel < panels; ++panel) {
+        load_panel<false>(maps_.keys, key_box(panel),
+                          smem_ + kPlan.resident + (panel - kRegisterPanels) * kPlan.panel_bytes,
+                          barriers_.resident_full);
       }
     }
     for_each_wide_step(params_, work_, [&](int head, int m) {
       feed_rows(head, m);
-      for (int column = 0; column < score_columns(C, role); column += kPanelColumns) {
-        feed_panel(maps_.columns, queries_.box(column, m * C.block_m, head));
+      for (int panel = 0; panel < panels; ++panel) {
+        feed_panel(maps_.columns, queries_.box(panel * kPanelColumns, m * C.block_m, head));
       }
     });
   }
@@ -46,6 +48,7 @@ class WideProducer {
   /// For the sums: the columns of one warpgroup after those of the other.
   __device__ __forceinline__ void feed_sums() {
     constexpr int kColumns = half_columns(C, role);
+    const int last = last_panel(existing_sum_columns<role>(params_));
     for_each_wide_step(params_, work_, [&](int head, int m) {
       for (int half = 0; half < kSumWarpgroups; ++half) {
         uint64_t& full = barriers_.piece_full[piece_.stage];
@@ -53,7 +56,7 @@ class WideProducer {
         expect(full, tile_bytes(C.block_m, kColumns));
         for (int column = 0; column < kColumns; column += kPanelColumns) {
           load_panel<false>(
-              maps_.summed, queries_.box(half * kColumns + column, m * C.block_m, head),
+              maps_.summed, queries_.box(min(half * kColumns + column, last), m * C.block_m, head),
               smem_ + kPlan.pieces + piece_.stage * kPlan.piece_bytes + column / kPanelColumns * kPlan.panel_bytes,
               full);
         }
@@ -65,6 +68,11 @@ class WideProducer {
  private:
   static constexpr WideSmemPlan kPlan = wide_smem_plan(C);
   static_assert(C.block_m == kRowsPerWarpgroup && block_n(C) == kRowsPerWarpgroup, "one size of panels");
+  static constexpr int kRegisterPanels = register_columns(C, role) / kPanelColumns;
+
+  __device__ __forceinline__ BoxStart key_box(int panel) const {
+    return keys_.box(panel * kPanelColumns, work_.n * block_n(C), work_.head_kv);
+  }
 
   __device__ __forceinline__ void feed_panel(const TensorMap& map, const BoxStart& box) {
     uint64_t& full = barriers_.panel_full[panel_.stage];

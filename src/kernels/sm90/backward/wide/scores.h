@@ -27,6 +27,9 @@ class WideScores {
 #pragma unroll
     for (int step = 0; step < kRegisterSteps; ++step) {
       if (step % kStepsPerPanel == 0) {
+        if (step / kStepsPerPanel >= score_panels<role>(params_)) {
+          break;
+        }
         wait_panel();
       }
       const auto panel =
@@ -52,6 +55,9 @@ class WideScores {
     }
 #pragma unroll
     for (int i = 0; i < score_columns(C, role) / kPanelColumns; ++i) {
+      if (i >= score_panels<role>(params_)) {
+        break;
+      }
       wait_panel();
       if (i == 0) {
         ptx::wgmma_fence();

@@ -29,6 +29,18 @@ __device__ __forceinline__ void for_each_wide_step(const Params& params, const W
   }
 }
 
+/// Panels that exist of the product that makes scores: what is behind them would add zeros.
+template <WideRole role>
+__device__ __forceinline__ int score_panels(const Params& params) {
+  return max(1, panels(role == WideRole::probabilities ? params.head_dim : params.head_dim_v));
+}
+
+/// Columns that exist of the sums.
+template <WideRole role>
+__device__ __forceinline__ int existing_sum_columns(const Params& params) {
+  return role == WideRole::probabilities ? params.head_dim_v : params.head_dim;
+}
+
 /// What a role reads and writes: K, Q, dO and dV, or V, dO, Q and dK.
 template <WideRole role>
 struct RoleMaps {

@@ -90,7 +90,8 @@ class WideSums {
     ptx::bar_sync(kWarpgroup + warpgroup_, kWarpgroupSize);
     if (threadIdx.x % kWarpgroupSize == 0) {
       const SequenceStart start = key_start<C.rule>(params_, work, work.sequence, work.k.owned);
-      store_rows<kColumns, kRowsPerWarpgroup>(maps_.sums, start, row, work.head_kv, rows, warpgroup_ * kColumns);
+      store_rows<kColumns, kRowsPerWarpgroup>(maps_.sums, start, row, work.head_kv, rows, warpgroup_ * kColumns,
+                                              existing_sum_columns<role>(params_));
       cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
     }
     if constexpr (is_masked(C.rule)) {

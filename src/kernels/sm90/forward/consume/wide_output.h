@@ -15,6 +15,7 @@ class WideOutput {
  public:
   __device__ __forceinline__ WideOutput(const Context<C>& context, int warpgroup)
       : barriers_(context.barriers),
+        params_(context.params),
         warpgroup_(warpgroup),
         probabilities_{context.smem},
         pipe_(context.o, context.smem, warpgroup) {
@@ -112,11 +113,12 @@ class WideOutput {
     }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      finite_ &= pipe_.store_boxes(o[part], factor, sees, [&](int column) {
+      const int first = warpgroup_ * output_columns(C) + part * kPartColumns;
+      const auto box_of = [&](int column) {
         const SequenceStart rows{{message.row, message.offset}, message.batch};
-        return query_box<C>(rows, warpgroup_ * output_columns(C) + part * kPartColumns + column,
-                            message.m_begin + warp_of_warpgroup() * kRowsPerWarp, message.head);
-      });
+        return query_box<C>(rows, first + column, message.m_begin + warp_of_warpgroup() * kRowsPerWarp, message.head);
+      };
+      finite_ &= pipe_.store_boxes(o[part], factor, sees, box_of, panels(params_.head_dim_v - first));
     }
   }
 
@@ -147,6 +149,7 @@ class WideOutput {
   }
 
   Barriers<C>& barriers_;
+  const Params& params_;
   const int warpgroup_;
   const Probabilities<C> probabilities_;
   OutputPipe<C> pipe_;

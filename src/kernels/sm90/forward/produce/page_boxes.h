@@ -31,9 +31,9 @@ class PageBoxes {
     page_ = place.entry;
   }
 
-  /// `panels` panels of `columns` columns each, from column `first` on, once the stage is free.
-  __device__ __forceinline__ void load(const CacheParams& cache, const TensorMap& map, int first, int panels,
-                                       int columns, unsigned char* stage, uint64_t& full) const {
+  /// Once the stage is free.
+  __device__ __forceinline__ void load(const CacheParams& cache, const TensorMap& map, const PanelRange& panels,
+                                       unsigned char* stage, uint64_t& full) const {
     constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
     const int row_in_block = numbers_.row_in_block(0, cache.box_rows);
     unsigned char* const destination = stage + row_in_block * kPanelRowBytes;
@@ -41,20 +41,20 @@ class PageBoxes {
     const bool is_found = page_ != kNoEntry;
     if (!is_found && row_in_block < C.block_n) {
 #pragma unroll 1
-      for (int panel = 0; panel < panels; ++panel) {
+      for (int panel = 0; panel < panels.count; ++panel) {
         store_zeros(destination + panel * kPanelBytes, box_bytes);
       }
     }
     const int found = __popc(__ballot_sync(kFullWarp, is_found));
     __syncwarp();  // all lanes' zeros are stored
     if (threadIdx.x % kWarpSize == 0) {
-      expect(full, panels * found * box_bytes);
+      expect(full, panels.count * found * box_bytes);
     }
     __syncwarp();
     if (is_found) {
-      for (int panel = 0; panel < panels; ++panel) {
+      for (int panel = 0; panel < panels.count; ++panel) {
         const BoxStart box{
-            .column = first + panel * columns, .row = row_, .offset = offset_, .head = numbers_.head(), .batch = page_};
+            .column = panels.column(panel), .row = row_, .offset = offset_, .head = numbers_.head(), .batch = page_};
         load_panel<false>(map, box, destination + panel * kPanelBytes, full);
       }
     }
@@ -84,7 +84,8 @@ class KeyFeeder<C, values> {
     }
     boxes.find(params_.cache);
     wait<C>(empty_[at_.stage], at_.parity);
-    boxes.load(params_.cache, map_, 0, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
+    boxes.load(params_.cache, map_, {.count = kPanels, .columns = kColumns<C>}, ring_ + at_.stage * kStageBytes,
+               full_[at_.stage]);
     at_.advance();
     return true;
   }

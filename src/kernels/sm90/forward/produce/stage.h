@@ -9,6 +9,15 @@
 
 namespace strobe::sm90::forward {
 
+/// Some of the panels of a row: `count` of them from column `first` on, of `columns` columns each.
+struct PanelRange {
+  int first = 0, count;
+  int columns = kPanelColumns;
+  int last = 0x7fffffff;  // where the last one that exists begins, which stands for those after it: see last_panel()
+
+  __device__ __forceinline__ int column(int panel) const { return min(first + panel * columns, last); }
+};
+
 /// Whether whole warps drive the feeders: to walk past hidden blocks, to bring scales, and to find pages.
 template <Config C>
 constexpr bool kWarpFeeds = C.rule.block_mask != 0 || eight_bit(C) || in_pages(C);

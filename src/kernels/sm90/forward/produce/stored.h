@@ -70,7 +70,7 @@ class StoredLoader {
       PageBoxes<C> boxes(context_.params, cursor);
       boxes.find(context_.params.cache);
       wait<C>(context_.barriers.raw_empty[at_.stage], at_.parity);
-      boxes.load(context_.params.cache, map, 0, panels, kPanelRowBytes,
+      boxes.load(context_.params.cache, map, {.count = panels, .columns = kPanelRowBytes},
                  context_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
       at_.advance();
       return;

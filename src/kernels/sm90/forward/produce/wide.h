@@ -22,20 +22,20 @@ class TensorBlock {
 
   __device__ __forceinline__ void find(const CacheParams&) const {}
 
-  __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, int first, int panels, int columns,
+  __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, const PanelRange& panels,
                                        unsigned char* stage, uint64_t& full) const {
     constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
     if (!this_thread_feeds<C>()) {
       return;
     }
     if (C.entries && rows_.batch == kNoEntry) {
-      store_zeros(stage, panels * kPanelBytes);
+      store_zeros(stage, panels.count * kPanelBytes);
       arrive_once(full);
       return;
     }
-    expect(full, panels * kPanelBytes);
-    for (int panel = 0; panel < panels; ++panel) {
-      load_panel<false>(map, rows_.box(first + panel * columns, first_, head_), stage + panel * kPanelBytes, full);
+    expect(full, panels.count * kPanelBytes);
+    for (int panel = 0; panel < panels.count; ++panel) {
+      load_panel<false>(map, rows_.box(panels.column(panel), first_, head_), stage + panel * kPanelBytes, full);
     }
   }
 
@@ -132,7 +132,7 @@ __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
     const auto block = blocks.take();
     for (int column = 0; column < C.head_dim; column += kPanelColumns) {
       ring.feed([&](unsigned char* destination, uint64_t& full) {
-        block.load(context.params.cache, context.k, column, 1, kPanelColumns, destination, full);
+        block.load(context.params.cache, context.k, {.first = column, .count = 1}, destination, full);
       });
     }
   }
@@ -144,11 +144,13 @@ __device__ __forceinline__ void feed_wide_values(const Context<C>& context) {
   PieceFeeder<C, C.stages, smem_plan(C).v_bytes> ring(context.smem + smem_plan(C).v, context.barriers.v_full,
                                                       context.barriers.v_empty);
   WideBlocks<C> blocks(context);
+  const int last = last_panel(context.params.head_dim_v);
   while (blocks.has_next()) {
     const auto block = blocks.take();
     for (int first = 0; first < C.head_dim_v; first += output_columns(C)) {
       ring.feed([&](unsigned char* destination, uint64_t& full) {
-        block.load(context.params.cache, context.v, first, panels(output_columns(C)), kPanelColumns, destination, full);
+        const PanelRange range{.first = first, .count = panels(output_columns(C)), .last = last};
+        block.load(context.params.cache, context.v, range, destination, full);
       });
     }
   }

@@ -49,14 +49,19 @@ class OutputPipe {
     });
   }
 
-  /// Likewise, of some columns: those from `column` of these on go where box_of(column) says.
+  /// Likewise, of some columns, of whose panels `existing` are stored: those from `column` of these on go where
+  /// box_of(column) says.
   template <int registers, typename BoxOf>
   __device__ __forceinline__ bool store_boxes(const float (&o)[registers], const float (&factor)[kRowsPerThread],
-                                              const bool (&sees)[kRowsPerThread], const BoxOf& box_of) {
+                                              const bool (&sees)[kRowsPerThread], const BoxOf& box_of,
+                                              int existing = panels(2 * registers)) {
     constexpr int kColumns = 2 * registers;
     cuda::std::uint32_t zero = 0;  // two elements: each becomes NaN if a value is not finite
 #pragma unroll
     for (int panel = 0; panel < panels(kColumns); ++panel) {
+      if (panel >= existing) {
+        break;
+      }
       wait_for_stage(panel);
 #pragma unroll
       for (int column = panel * kPanelColumns; column < min((panel + 1) * kPanelColumns, kColumns); column += 16) {
