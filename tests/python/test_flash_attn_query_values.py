@@ -4,7 +4,7 @@
 import flash_attn_interface
 import pytest
 import torch
-from strobe.integrations.flash_attention import with_query_values
+from strobe.integrations.flash_attention import joined_columns, with_query_values
 
 
 def test_query_values():
@@ -33,6 +33,24 @@ def test_query_values():
     elsewhere = [torch.zeros(1, 1, 1, 296, device="meta") for _ in range(4)]
     with pytest.raises(NotImplementedError, match="are 592 together: on a GPU they are at most 576"):
         with_query_values(*elsewhere, {})
+
+
+def test_values_and_keys_of_one_row_are_not_copied():
+    rows = torch.randn(6, 16, 1, 576)
+    v, k = rows.split([512, 64], dim=-1)
+    q, qv = torch.randn(2, 3, 8, 64), torch.randn(2, 3, 8, 512)
+    queries, keys = joined_columns(q, k, v, qv)
+    assert keys.data_ptr() == rows.data_ptr()
+    assert torch.equal(keys, rows)
+    assert torch.equal(queries, torch.cat([qv, q], dim=-1))
+    in_other_rows = rows[1:].split([512, 64], dim=-1)[1]
+    behind = torch.randn(5, 16, 1, 520)[..., 8:]
+    for other_k, other_v in ((k.clone(), v), (k, v.clone()), (in_other_rows, v[:-1]), (k[:-1], behind)):
+        queries, keys = joined_columns(q, other_k, other_v, qv)
+        assert torch.equal(keys, torch.cat([other_k, other_v], dim=-1))
+        assert torch.equal(queries, torch.cat([q, qv], dim=-1))
+    leaves = [x.clone().requires_grad_() for x in (k, v)]
+    assert joined_columns(q, *leaves, qv)[1].requires_grad
 
 
 def test_query_values_have_gradients():

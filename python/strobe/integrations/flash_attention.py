@@ -103,14 +103,37 @@ def _packed_values(v: Tensor, cu_seqlens_k: Tensor) -> Tensor:
     return values.permute(1, 2, 0).contiguous().view(v.dtype)
 
 
+def _in_one_row(first: Tensor, second: Tensor) -> Tensor | None:
+    """A view of the rows whose columns are those of `first` and then of `second`, if they lie so in memory."""
+    if first.shape[:-1] != second.shape[:-1] or first.stride() != second.stride() or first.stride(-1) != 1:
+        return None
+    begins = first.storage_offset() + first.shape[-1] == second.storage_offset()
+    if not begins or first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
+        return None
+    columns = first.shape[-1] + second.shape[-1]
+    return first.as_strided((*first.shape[:-1], columns), first.stride())
+
+
+def joined_columns(q: Tensor, k: Tensor, v: Tensor, qv: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose products are q k^T + qv v^T.
+
+    Servers of latent attention keep V and K in one row, V first: then these are the keys, and V is their first columns.
+    Others' are copied, and all that have gradients.
+    """
+    if not (k.requires_grad or v.requires_grad):
+        keys = _in_one_row(v, k)
+        if keys is not None:
+            return torch.cat([qv, q], dim=-1), keys
+    return torch.cat([q, qv], dim=-1), torch.cat([k, v], dim=-1)
+
+
 def with_query_values(
     q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """q, k and the options of a call whose scores are q k^T + qv v^T: on the CPU qv is one of them.
 
     qv has q's shape but head_dim_v columns. On a GPU, whose engine has no such scores, qv's columns join q's and v's
-    those of k: K and V are copied. The scale is by default that of all columns, as FlashAttention-3's. Without qv
-    nothing changes.
+    those of k. The scale is by default that of all columns, as FlashAttention-3's. Without qv nothing changes.
     """
     if qv is None:
         return q, k, options
@@ -126,7 +149,7 @@ def with_query_values(
         raise NotImplementedError(
             f"qv is given, and its head_dim and q's are {head_dim} together: on a GPU they are at most {MOST_HEAD_DIM}"
         )
-    return torch.cat([q, qv], dim=-1), torch.cat([k, v], dim=-1), {"scale": head_dim**-0.5} | options
+    return *joined_columns(q, k, v, qv), {"scale": head_dim**-0.5} | options
 
 
 def float8_attention(
