@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from steps import LAYOUTS, Server
+from strobe_vllm import limits
 from strobe_vllm.metadata import StrobeMetadataBuilder
 
 CUDA = torch.cuda.is_available()
@@ -49,7 +50,7 @@ def test_random_batches(place, seed):
         seed=seed,
         heads=8,
         heads_kv=draw.choice([1, 2, 8]),
-        head_size=draw.choice([32, 64, 80, 128]),
+        head_size=draw.choice([32, 64, 80, 128, 320, 512]),
         block_size=draw.choice([8, 16, 32, 48]),
         layout=draw.choice(list(LAYOUTS)),
         options=OPTIONS[draw.choice(list(OPTIONS))],
@@ -242,6 +243,14 @@ def test_what_is_refused():
         Server(options={"kv_cache_dtype": "fp8_e5m2"})
     with pytest.raises(NotImplementedError, match="head_size is 576: it must be at most 512"):
         Server(head_size=576)
+    for asked, reason in (
+        ({"cache_dtype": "fp8"}, "with an fp8 cache on a GPU it must be at most 256"),
+        ({"row_invariant": True}, "with batch invariance on a GPU it must be at most 256"),
+    ):
+        options = {"cache_dtype": None, "row_invariant": False, "on_gpu": True} | asked
+        assert limits.combination_reason(512, torch.bfloat16, **options) == f"head_size is 512: {reason}"
+        assert limits.combination_reason(256, torch.bfloat16, **options) is None
+        assert limits.combination_reason(512, torch.bfloat16, **(options | {"on_gpu": False})) is None
     server = Server()
     step = server.step([(0, 2)])
     with pytest.raises(NotImplementedError, match="output_scale is given"):

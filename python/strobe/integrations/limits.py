@@ -3,17 +3,17 @@
 
 import torch
 
-_MOST_COLUMNS_OF_CPUS = 512
-_MOST_COLUMNS_OF_GPUS = 256
+_MOST_COLUMNS = 512
+_MOST_NARROW_COLUMNS_OF_GPUS = 256
 _MOST_FLOAT32_COLUMNS_OF_GPUS = 128
 
 
 def head_size_reason(head_size: int, *, on_gpu: bool) -> str | None:
     """Why no engine reads a cache of heads of this size; None where one does."""
-    if on_gpu and (head_size > _MOST_COLUMNS_OF_GPUS or head_size % 8 != 0):
-        return f"head_size is {head_size}: on a GPU it must be a multiple of 8 up to {_MOST_COLUMNS_OF_GPUS}"
-    if head_size > _MOST_COLUMNS_OF_CPUS:
-        return f"head_size is {head_size}: it must be at most {_MOST_COLUMNS_OF_CPUS}"
+    if head_size > _MOST_COLUMNS:
+        return f"head_size is {head_size}: it must be at most {_MOST_COLUMNS}"
+    if on_gpu and head_size % 8 != 0:
+        return f"head_size is {head_size}: on a GPU it must be a multiple of 8"
     return None
 
 
@@ -26,6 +26,9 @@ def combination_reason(
         return None
     if dtype == torch.float32 and head_size > _MOST_FLOAT32_COLUMNS_OF_GPUS:
         return f"head_size is {head_size}: in float32 on a GPU it must be at most {_MOST_FLOAT32_COLUMNS_OF_GPUS}"
+    if head_size > _MOST_NARROW_COLUMNS_OF_GPUS and (is_float8 or row_invariant):
+        asked = "an fp8 cache" if is_float8 else "batch invariance"
+        return f"head_size is {head_size}: with {asked} on a GPU it must be at most {_MOST_NARROW_COLUMNS_OF_GPUS}"
     if is_float8:
         if head_size % 16 != 0:
             return f"head_size is {head_size}: with an fp8 cache on a GPU it must be a multiple of 16"
