@@ -12,10 +12,10 @@ inline constexpr int kPanelRowBytes = 128;
 constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPanelColumns; }
 constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
 
-/// The column at which the last panel begins of rows of so many columns, at least one. TMA looks up an address even of
-/// a box that begins behind it and lies wholly outside its tensor, and was seen to fault where a varlen map, which
-/// begins before its tensor, begins in memory that is not mapped. So wide heads load the last panel again in the place
-/// of those that do not exist, where any numbers do, and store none of them.
+/// The column at which the last panel begins of rows of so many columns, at least one. No box begins behind it: it
+/// would lie wholly outside its tensor, and of such a box TMA looks up where the map begins, which of a varlen map is
+/// before the tensor, in memory that need not be mapped. So wide heads load the last panel again in the place of those
+/// that do not exist, where any numbers do, and store none of them.
 constexpr int last_panel(int columns) { return (columns - 1) / kPanelColumns * kPanelColumns; }
 
 /// Where the `piece`-th 16 bytes of a panel's row lie.

@@ -36,8 +36,8 @@ __device__ __forceinline__ bool this_thread_feeds() {
 }
 
 /// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be
-/// zeros as well, but TMA looks up an address even of a box that lies wholly outside its tensor, and was seen to fault
-/// where that of a varlen map, which begins before its tensor, is not mapped.
+/// zeros as well, but of a box that lies wholly outside its tensor TMA looks up where the map begins, and faults where
+/// that is not mapped, as may be before the tensor, where varlen maps begin.
 __device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
 #pragma unroll 1
   for (int i = 0; i < bytes; i += static_cast<int>(sizeof(uint4))) {
