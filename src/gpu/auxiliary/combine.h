@@ -2,7 +2,6 @@
 // The kernel that puts the parts of a forward together whose keys were split.
 #pragma once
 
-#include "call/checked.h"
 #include "kernels/auxiliary/combine_params.h"
 #include "kernels/scheduler/split.h"
 #include "runtime/device.h"
@@ -41,7 +40,7 @@ auxiliary::CombineParams combine_params(const Params& params, const SplitParams&
   combine.block_m = tiles.block_m;
   combine.m_tiles = tiles.m_tiles;
   combine.head_dim_v = params.head_dim_v;
-  combine.jobs = (Checked(tiles.tiles) * split.slot_rows).value<int>();
+  combine.tile_count = tiles.tiles;
   combine.sink = params.score.sink;
   return combine;
 }
