@@ -177,9 +177,11 @@ class TextFragment {
     }
   }
 
-  /// Likewise. Before it all lanes must have read what they want of the columns before.
+  /// Likewise. Before it all lanes must have read what they want of the columns before. Not `with_diagonals`: those of
+  /// the fragment before are the same.
   template <typename Captures>
-  __device__ __forceinline__ void find_columns(const Captures& captures, const expression::Position& first) const {
+  __device__ __forceinline__ void find_columns(const Captures& captures, const expression::Position& first,
+                                               bool with_diagonals = true) const {
     if constexpr (kLineWords > 0) {
       __syncwarp();
       find_lines<kColumnValues, text_lines(columns)>(words_, [&](int line, auto& words) __attribute__((always_inline)) {
@@ -192,13 +194,15 @@ class TextFragment {
           key_values(captures, at, words);
         }
       });
-      find_lines<R.text.diagonal_values, kDiagonals>(words_ + kColumnWords,
-                                                     [&](int line, auto& words) __attribute__((always_inline)) {
-                                                       expression::Position at = first;
-                                                       at.k += line;
-                                                       at.q += rows_are_keys ? columns - 1 : 15;
-                                                       diagonal_values(captures, at, words);
-                                                     });
+      if (with_diagonals) {
+        find_lines<R.text.diagonal_values, kDiagonals>(words_ + kColumnWords,
+                                                       [&](int line, auto& words) __attribute__((always_inline)) {
+                                                         expression::Position at = first;
+                                                         at.k += line;
+                                                         at.q += rows_are_keys ? columns - 1 : 15;
+                                                         diagonal_values(captures, at, words);
+                                                       });
+      }
       __syncwarp();
     }
   }

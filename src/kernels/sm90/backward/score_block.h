@@ -63,8 +63,8 @@ struct ScoreBlock {
   }
 
   /// What the scores need of a text, to be found while they are computed. `memory`: a warp's text_bytes() for each warp
-  /// of the warpgroup.
-  __device__ __forceinline__ void find_text(unsigned char* memory) {
+  /// of the warpgroup. Not `with_diagonals`: it holds those of a block with the same diagonals.
+  __device__ __forceinline__ void find_text(unsigned char* memory, bool with_diagonals = true) {
     if constexpr (keeps_text(C)) {
       const int warp = thread_of_warpgroup() / kWarpSize;
       text = decltype(text)(reinterpret_cast<unsigned*>(memory + warp * text_bytes(C)));
@@ -79,7 +79,7 @@ struct ScoreBlock {
       const expression::Captures& captures = sequence::captures_of<C.rule>(params);
       text.find_rows(captures, pair);
       if (C.rule.text.score || !shown) {
-        text.find_columns(captures, pair);
+        text.find_columns(captures, pair, with_diagonals);
       }
     }
   }

@@ -77,7 +77,7 @@ class CaptureGradient {
     ptx::wgmma_commit_group();
     RowNumbers<C> lse_log2;
     load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + at * kRowBytes));
-    block.find_text(smem_ + kPlan.text + warpgroup * kWarpsPerWarpgroup * text_bytes(C));
+    block.find_text(smem_ + kPlan.text + warpgroup * kWarpsPerWarpgroup * text_bytes(C), !has_sums_);
     ptx::wgmma_wait_group<0>(p);
     __syncwarp();  // all lanes have read LSE
     arrive<C>(barriers_.scores_empty[at]);
