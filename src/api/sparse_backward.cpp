@@ -5,6 +5,7 @@
 
 #include "api/call_memory.h"
 #include "api/choose_engine.h"
+#include "api/device_values.h"
 #include "api/guarded.h"
 #include "api/sparse.h"
 #include "engine/registry.h"
@@ -105,7 +106,10 @@ Status run_sparse_backward(const SparseBackwardArguments& arguments, const Spars
       api::choose_engine(engine::implementations(), device, execution.engine);
   if (!chosen.ok()) return chosen.status();
   status = check_backward_memory(arguments);
-  if (status.ok() && device.type == DeviceType::cpu) status = api::check_sparse_values(arguments.forward);
+  if (status.ok()) {
+    status = device.type == DeviceType::cpu ? api::check_sparse_values(arguments.forward)
+                                            : api::check_device_values(arguments.forward, execution);
+  }
   return status.ok() ? (*chosen)->sparse_backward(arguments, options, execution) : status;
 }
 

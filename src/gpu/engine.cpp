@@ -76,6 +76,12 @@ class GpuEngine final : public engine::Implementation {
     return gpu.ok() ? gpu::sparse_forward(arguments, options, execution, **gpu) : gpu.status();
   }
 
+  Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                         const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.forward.q.device.index);
+    return gpu.ok() ? gpu::sparse_backward(arguments, options, execution, **gpu) : gpu.status();
+  }
+
   Status read_back(const Device& device, void* to, const void* from, std::size_t bytes,
                    const Execution& execution) const override {
     const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(device.index);

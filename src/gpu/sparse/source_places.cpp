@@ -69,6 +69,8 @@ ConstTensorView as_places(const ConstTensorView& tensor, const RowAxes& axes, co
   return view;
 }
 
+}  // namespace
+
 Status check_elements(const SparseSource& source, const std::string& name, DType dtype) {
   if (source.k_format.given() || source.v_format.given()) {
     return unsupported("{}.{} is given: the gpu engine reads rows without a format; the cpu engine reads any", name,
@@ -81,8 +83,6 @@ Status check_elements(const SparseSource& source, const std::string& name, DType
   }
   return {};
 }
-
-}  // namespace
 
 Result<SourcePlaces> source_places(const SparseForwardArguments& arguments, std::size_t index, std::int64_t lists) {
   const SparseSource& source = arguments.sources[index];

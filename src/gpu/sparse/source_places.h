@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "call/problem.h"
 #include "strobe/sparse.h"
@@ -18,6 +19,9 @@ struct SourcePlaces {
   std::int64_t row_step = 1;
   std::int64_t list_step = 0;
 };
+
+/// unsupported where k and v of a source have row formats, or another dtype than q. `name`: of the source.
+Status check_elements(const SparseSource& source, const std::string& name, DType dtype);
 
 /// Of source `index`. `lists`: of a query, 1 or as many as key heads. unsupported, naming what the engine takes, for
 /// formats and dtypes that it lacks, and for strides that are no multiples of each other.

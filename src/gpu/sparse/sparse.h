@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse attention on GPUs: the forward of paged caches, over lists as page tables.
+// Sparse attention on GPUs: the forward of paged caches, over lists as page tables, and the gradients of such calls.
 #pragma once
 
 #include "runtime/device.h"
@@ -12,5 +12,11 @@ namespace strobe::gpu {
 /// LSE are put together, each source's O in q's dtype.
 Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution,
                       const runtime::CudaDevice& device);
+
+/// The gradients of a checked call of 16-bit elements, likewise. P, dS and what each query adds to the rows of its keys
+/// are in the workspace for a wave of queries at a time, some 256 MiB at most or what one query needs; dK and dV are
+/// there in float32.
+Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
+                       const Execution& execution, const runtime::CudaDevice& device);
 
 }  // namespace strobe::gpu

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// strobe::sparse_backward on a GPU against float64: every element within its bound, the same bits every time, whatever
+// the lists say.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "attention/seeds.h"
+#include "device_copies.h"
+#include "gpu_test.h"
+#include "reference/bound/arithmetic.h"
+#include "reference/sparse.h"
+#include "sparse/gradient_case.h"
+#include "tested_engine.h"
+
+namespace strobe::test {
+namespace {
+
+class GpuSparseBackward : public FamilyTest {
+ protected:
+  /// What the call says of a case; its gradients are copied back where it runs.
+  Status differentiate(GradientCase& g) {
+    DeviceCopies copies(device());
+    const SparseBackwardArguments arguments =
+        g.placed([&](const GuardedTensor& tensor) { return copies.place(tensor); });
+    Status status = sparse_backward(arguments, g.one.shape.options, tested_execution(stream().get()));
+    copies.download(g.outputs());
+    return status;
+  }
+
+  void run(GradientCase& g, std::uint64_t seed) {
+    SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed) + ": " + describe(g.one.shape));
+    const Status status = differentiate(g);
+    ASSERT_TRUE(status.ok()) << status.message();
+    g.expect_gradients(reference::sparse_backward(g.arguments, g.one.shape.options,
+                                                  reference::arithmetic_of("sm80", g.one.shape.dtype)));
+    std::vector<std::vector<std::byte>> bytes;
+    for (const GuardedTensor* output : g.outputs()) bytes.push_back(output->element_bytes());
+    for (GuardedTensor* output : g.outputs()) output->poison();
+    ASSERT_TRUE(differentiate(g).ok());
+    std::size_t i = 0;
+    for (const GuardedTensor* output : g.outputs()) {
+      EXPECT_EQ(output->element_bytes(), bytes[i++]) << "another run gave other bits";
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, GpuSparseBackward, kFamilies, family_name);
+
+TEST_P(GpuSparseBackward, RandomCallsKeepToTheBound) {
+  for (const std::uint64_t seed : chosen_seeds(100)) {
+    GradientCase g(random_trainable_gpu_shape(seed), seed);
+    run(g, seed);
+    if (HasFailure()) return;
+  }
+}
+
+SparseShape trained_shape() {
+  SparseShape shape;
+  shape.dtype = DType::bfloat16;
+  shape.head_dim = shape.head_dim_v = 64;
+  shape.sources[0].dtype = shape.dtype;
+  return shape;
+}
+
+/// Latent rows, key and value in one, beside rows of another source, and a sink.
+TEST_P(GpuSparseBackward, LatentRowsKeepToTheBound) {
+  for (const std::int64_t group : {8, 64, 128}) {
+    SparseShape shape = trained_shape();
+    shape.group = group;
+    shape.head_dim = 576;
+    shape.head_dim_v = 512;
+    shape.sink = true;
+    shape.sources = {SourceShape{.dtype = shape.dtype, .v_apart = false, .topk = 150, .max_keys = 300, .causal = true},
+                     SourceShape{.dtype = shape.dtype, .topk = 40, .max_keys = 60, .lengths = true}};
+    GradientCase g(shape, 5);
+    run(g, 5);
+    if (HasFailure()) return;
+  }
+}
+
+/// Some 100 queries' shares are in the workspace at once, and rows that all of them list are added to in each wave.
+TEST_P(GpuSparseBackward, WavesOfQueriesKeepToTheBound) {
+  SparseShape shape = trained_shape();
+  shape.batch = 1;
+  shape.max_queries = 130;
+  shape.group = 2;
+  shape.sources[0].block_size = 128;
+  shape.sources[0].topk = 40;
+  shape.sources[0].max_keys = 500;
+  GradientCase g(shape, 2);
+  run(g, 2);
+}
+
+/// Numbers out of range name nothing.
+TEST_P(GpuSparseBackward, NumbersOutOfRangeNameNothing) {
+  GradientCase one(trained_shape(), 7);
+  GradientCase wrong(trained_shape(), 7);
+  GuardedTensor& names = wrong.one.tensors[0]->indices;
+  for (std::int64_t i = 0; i < names.size(); ++i) {
+    if (names.get(i) == -1) names.set(i, i % 2 == 0 ? -2'000'000'000 : 2'000'000'000);
+  }
+  run(one, 7);
+  const Status status = differentiate(wrong);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const std::vector<GuardedTensor*> expected = one.outputs();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(wrong.outputs()[i]->element_bytes(), expected[i]->element_bytes());
+  }
+}
+
+TEST_P(GpuSparseBackward, WhatItLacksIsSaidAndNothingIsWritten) {
+  const auto expect = [&](const SparseShape& shape, const char* message) {
+    GradientCase g(shape, 5);
+    const Status status = differentiate(g);
+    EXPECT_EQ(status.code(), StatusCode::unsupported);
+    EXPECT_EQ(status.message(), message);
+    for (const GuardedTensor* output : g.outputs()) EXPECT_TRUE(output->untouched());
+  };
+  SparseShape shape = trained_shape();
+  shape.sources[0].dtype = DType::float32;
+  expect(shape, "sources[0].k is float32 and q is bfloat16: the gpu engine takes one dtype; the cpu engine takes both");
+  shape.dtype = DType::float32;
+  expect(shape,
+         "q is float32: the gpu engine has gradients of sparse attention of float16 and bfloat16; the cpu engine has "
+         "those of float32");
+}
+
+}  // namespace
+}  // namespace strobe::test
