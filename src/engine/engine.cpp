@@ -74,11 +74,11 @@ Status Implementation::append_rows(const AppendRowsArguments&, const RowFormat&,
 }
 
 Status Implementation::sparse_forward(const SparseForwardArguments&, const SparseOptions&, const Execution&) const {
-  return lacks(id(), "sparse attention: the cpu engine alone has it");
+  return lacks(id(), "sparse attention");
 }
 
 Status Implementation::sparse_backward(const SparseBackwardArguments&, const SparseOptions&, const Execution&) const {
-  return lacks(id(), "backward of sparse attention: the cpu engine alone has it");
+  return lacks(id(), "backward of sparse attention");
 }
 
 Status Implementation::read_back(const Device&, void*, const void*, std::size_t, const Execution&) const {

@@ -110,10 +110,8 @@ class SparseGradients {
   template <class Params>
   Status launch(const runtime::Kernel& kernel, Checked blocks, std::int64_t blocks_y, int threads, const Params& params,
                 runtime::CUcontext context) const {
-    if (!blocks.at_most(kMaxInt))
-      return unsupported("the call is too large: the gpu engine launches up to 2^31 blocks");
     if (blocks.value() == 0 || blocks_y == 0) return {};
-    runtime::LaunchShape shape = runtime::row_of_blocks(blocks.value(), threads);
+    runtime::LaunchShape shape = runtime::row_of_blocks(blocks.value<int>(), threads);
     shape.grid.y = static_cast<unsigned>(blocks_y);
     return runtime::launch(*device_.driver, kernel.launched_in(context), shape,
                            static_cast<runtime::CUstream>(execution_.stream), params);
