@@ -10,17 +10,20 @@ namespace strobe::auxiliary {
 
 constexpr int kSumWarps = kSparseSumThreads / 32;
 constexpr int kPlacesOfThread = 4;
-constexpr int kSumPlaces = kSparseSumThreads * kPlacesOfThread;  // that are looked at before their shares are added
+constexpr int kSumPlaces = kSparseSumThreads * kPlacesOfThread;  // that are looked at together
+constexpr int kFoundPlaces = 2 * kSumPlaces;                     // whose shares are added together
 
 struct FoundPlaces {
-  int row[kSumPlaces];  // of the CTA's
-  int place[kSumPlaces];
+  int row[kFoundPlaces];  // of the CTA's
+  int place[kFoundPlaces];
   int of_warp[kSumWarps];
 };
 
-/// The rows of the CTA that places [first, first + kSumPlaces) name, in order; returns how many.
-__device__ __forceinline__ int find_places(const SparseSumParams& params, FoundPlaces& found, int first, int places,
+/// Appends the rows of the CTA that places [first, first + kSumPlaces) name, in order, to the `count` that there are;
+/// returns how many there are then.
+__device__ __forceinline__ int find_places(const SparseSumParams& params, FoundPlaces& found, int count, int first,
                                            int list, int first_row) {
+  const int places = params.queries * params.width;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int row[kPlacesOfThread];
@@ -45,8 +48,8 @@ __device__ __forceinline__ int find_places(const SparseSumParams& params, FoundP
     found.of_warp[warp] = own;
   }
   __syncthreads();
-  int before = 0;
-  int all = 0;
+  int before = count;
+  int all = count;
 #pragma unroll
   for (int other = 0; other < kSumWarps; ++other) {
     before += other < warp ? found.of_warp[other] : 0;
@@ -65,38 +68,115 @@ __device__ __forceinline__ int find_places(const SparseSumParams& params, FoundP
   return all;
 }
 
-/// sums of one row += a share.
-__device__ __forceinline__ void add_share(float* sums, const float* share, int columns) {
-  for (int column = static_cast<int>(threadIdx.x) % 32 * 4; column < columns; column += 128) {
-    const float4 more = __ldcs(reinterpret_cast<const float4*>(share + column));
-    float4& sum = *reinterpret_cast<float4*>(sums + column);
-    sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+/// Columns of a share or a sum that a lane has, of a block of them.
+struct LaneColumns {
+  static constexpr int kVectors = 5;
+  static constexpr int kBlock = kVectors * 128;  // columns of a warp
+
+  __device__ __forceinline__ static int column(int i) { return (i * 32 + static_cast<int>(threadIdx.x) % 32) * 4; }
+
+  /// `left`: columns from `from` on. `streamed`: nobody reads them again.
+  template <bool streamed>
+  __device__ __forceinline__ void load(const float* from, int left) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (column(i) < left) {
+        const auto* const at = reinterpret_cast<const float4*>(from + column(i));
+        vectors[i] = streamed ? __ldcs(at) : *at;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_and_store(const LaneColumns& other, float* to, int left) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (column(i) < left) {
+        const float4& a = vectors[i];
+        const float4& b = other.vectors[i];
+        *reinterpret_cast<float4*>(to + column(i)) = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+      }
+    }
+  }
+
+  float4 vectors[kVectors];
+};
+
+/// The places that name a warp's rows, in order. All lanes of a warp have the same.
+class OwnPlaces {
+ public:
+  __device__ __forceinline__ OwnPlaces(const FoundPlaces& found, int count) : found_(found), count_(count) {}
+
+  /// The next of them, or -1.
+  __device__ __forceinline__ int next() {
+    while (own_ == 0) {
+      first_ += 32;
+      if (first_ >= count_) return -1;
+      const int at = first_ + static_cast<int>(threadIdx.x) % 32;
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      own_ = __ballot_sync(0xffffffffU, at < count_ && found_.row[at] % kSumWarps == warp);
+    }
+    const int at = first_ + __ffs(static_cast<int>(own_)) - 1;
+    own_ &= own_ - 1;
+    return at;
+  }
+
+ private:
+  const FoundPlaces& found_;
+  int count_;
+  int first_ = -32;
+  unsigned own_ = 0;
+};
+
+/// Adds the shares of the places that were found. The next share is on its way while one is added.
+__device__ __forceinline__ void add_shares(const SparseSumParams& params, const FoundPlaces& found, int count,
+                                           int first_row, int head_kv) {
+  const auto share_of = [&](int at) {
+    const int place = found.place[at];
+    const long long query = params.by_width.quotient(place);
+    const long long of_all = (query * params.heads_kv + head_kv) * params.width + place - query * params.width;
+    return params.shares + of_all * params.columns;
+  };
+  const auto sums_of = [&](int at) {
+    const long long row = first_row + found.row[at];
+    return params.sums + (row * params.heads_kv + head_kv) * params.columns;
+  };
+  for (int column = 0; column < params.columns; column += LaneColumns::kBlock) {
+    const int left = params.columns - column;
+    OwnPlaces places(found, count);
+    LaneColumns share;
+    int at = places.next();
+    if (at >= 0) {
+      share.load<true>(share_of(at) + column, left);
+    }
+    while (at >= 0) {
+      const int next = places.next();
+      float* const to = sums_of(at) + column;
+      LaneColumns sum;
+      sum.load<false>(to, left);
+      LaneColumns next_share;
+      if (next >= 0) {
+        next_share.load<true>(share_of(next) + column, left);
+      }
+      sum.add_and_store(share, to, left);
+      share = next_share;
+      at = next;
+    }
   }
 }
 
 /// Grid: ranges of rows, key heads.
 __global__ void __launch_bounds__(kSparseSumThreads) sparse_sum(const __grid_constant__ SparseSumParams params) {
   __shared__ FoundPlaces found;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(blockIdx.x) * params.rows_of_cta;
   const int head_kv = static_cast<int>(blockIdx.y);
   const int list = params.lists > 1 ? head_kv : 0;
   const int places = params.queries * params.width;
+  int count = 0;
   for (int first = 0; first < places; first += kSumPlaces) {
-    const int count = find_places(params, found, first, places, list, first_row);
-    for (int at = 0; at < count; at += 32) {
-      const int row = at + lane < count ? found.row[at + lane] : -1;
-      unsigned own = __ballot_sync(0xffffffffU, row >= 0 && row % kSumWarps == warp);
-      for (; own != 0; own &= own - 1) {
-        const int next = at + __ffs(static_cast<int>(own)) - 1;
-        const int place = found.place[next];
-        const int query = params.by_width.quotient(place);
-        const long long share = (static_cast<long long>(query) * params.heads_kv + head_kv) * params.width + place -
-                                static_cast<long long>(query) * params.width;
-        const long long to = static_cast<long long>(first_row + found.row[next]) * params.heads_kv + head_kv;
-        add_share(params.sums + to * params.columns, params.shares + share * params.columns, params.columns);
-      }
+    count = find_places(params, found, count, first, list, first_row);
+    if (count > kFoundPlaces - kSumPlaces || first + kSumPlaces >= places) {
+      add_shares(params, found, count, first_row, head_kv);
+      count = 0;
     }
     __syncthreads();  // before places are found anew
   }
