@@ -23,6 +23,7 @@
 namespace strobe::gpu {
 namespace {
 
+using auxiliary::kSparseKeys;
 using auxiliary::kSparseTile;
 using auxiliary::SparseBackwardConfig;
 using auxiliary::SparseBackwardParams;
@@ -108,13 +109,20 @@ class SparseGradients {
   }
 
   template <class Params>
-  Status launch(const runtime::Kernel& kernel, Checked blocks, std::int64_t blocks_y, int threads, const Params& params,
-                runtime::CUcontext context) const {
+  Status launch(const runtime::Kernel& kernel, Checked blocks, int threads, const Params& params,
+                runtime::CUcontext context, std::int64_t blocks_y = 1, int shared_bytes = 0) const {
     if (blocks.value() == 0 || blocks_y == 0) return {};
-    runtime::LaunchShape shape = runtime::row_of_blocks(blocks.value<int>(), threads);
+    runtime::LaunchShape shape = runtime::row_of_blocks(blocks.value<int>(), threads, shared_bytes);
     shape.grid.y = static_cast<unsigned>(blocks_y);
     return runtime::launch(*device_.driver, kernel.launched_in(context), shape,
                            static_cast<runtime::CUstream>(execution_.stream), params);
+  }
+
+  /// Products of one matrix whose tiles have `rows` rows.
+  Status launch_product(const runtime::Kernel& kernel, Checked blocks, std::int64_t blocks_y, int rows, int products,
+                        const SparseBackwardParams& params, runtime::CUcontext context) const {
+    return launch(kernel, blocks, auxiliary::sparse_threads(rows), params, context, blocks_y,
+                  auxiliary::sparse_tile_bytes(rows, products));
   }
 
   SparseBackwardParams params_of(const SparseOptions& options) const {
@@ -185,8 +193,8 @@ class SparseGradients {
     params.d_sum = at<float>(layout_.d_sum);
     params.rows = layout_.padded_rows;
     constexpr int kThreads = auxiliary::kSparsePrepareThreads;
-    return launch(kernels_.prepare, ceil_div(Checked(layout_.padded_rows) * layout_.heads_q, kThreads / 32), 1,
-                  kThreads, params, context);
+    return launch(kernels_.prepare, ceil_div(Checked(layout_.padded_rows) * layout_.heads_q, kThreads / 32), kThreads,
+                  params, context);
   }
 
   Status clear(const SparseGradientRows& source) const {
@@ -208,12 +216,12 @@ class SparseGradients {
       params.source = static_cast<int>(i);
       status = find_places(layout_.sources[i], first, queries, context);
       if (!status.ok()) break;
-      status = launch(kernels_.weights, units * ceil_div<std::int64_t>(layout_.sources[i].width, kSparseTile),
-                      blocks_of_heads, auxiliary::kSparseThreads, params, context);
+      status = launch_product(kernels_.weights, units * ceil_div<std::int64_t>(layout_.sources[i].width, kSparseKeys),
+                              blocks_of_heads, kSparseKeys, 2, params, context);
     }
     if (status.ok()) {
-      status = launch(kernels_.query_gradient, units * ceil_div<std::int64_t>(layout_.head_dim, kSparseTile),
-                      blocks_of_heads, auxiliary::kSparseThreads, params, context);
+      status = launch_product(kernels_.query_gradient, units * ceil_div<std::int64_t>(layout_.head_dim, kSparseTile),
+                              blocks_of_heads, kSparseTile, 1, params, context);
     }
     for (std::size_t i = 0; status.ok() && i < layout_.sources.size(); ++i) {
       params.source = static_cast<int>(i);
@@ -234,7 +242,7 @@ class SparseGradients {
     const Result<runtime::Kernel> kernel =
         find_kernel(config, device_, 0, [&] { return listed_places_variant(config, architecture_of(device_)); });
     if (!kernel.ok()) return kernel.status();
-    return launch(*kernel, Checked(queries) * source.lists, 1, auxiliary::kListedPlacesThreads, params, context);
+    return launch(*kernel, Checked(queries) * source.lists, auxiliary::kListedPlacesThreads, params, context);
   }
 
   Status add_shares(const SparseGradientRows& source, const SparseBackwardParams& params, std::int64_t queries,
@@ -243,8 +251,8 @@ class SparseGradients {
     const bool v_apart = a().sources[source.index].v.given();
     const std::int64_t tiles = tiles_of_k + (v_apart ? ceil_div<std::int64_t>(layout_.head_dim_v, kSparseTile) : 0);
     const Checked units = Checked(queries) * layout_.heads_kv;
-    Status status = launch(kernels_.shares, units * ceil_div<std::int64_t>(source.width, kSparseTile), tiles,
-                           auxiliary::kSparseThreads, params, context);
+    Status status = launch_product(kernels_.shares, units * ceil_div<std::int64_t>(source.width, kSparseKeys), tiles,
+                                   kSparseKeys, 1, params, context);
     if (!status.ok()) return status;
     auxiliary::SparseSumParams sum{};
     sum.places = at<int>(source.places);
@@ -258,10 +266,10 @@ class SparseGradients {
     sum.sums = at<float>(source.sums);
     sum.columns = static_cast<int>(source.columns);
     // Ranges of rows that fill the device: more would only read the lists more often.
-    const std::int64_t ctas = std::max<std::int64_t>(1, 2 * device_.multiprocessors / layout_.heads_kv);
+    const std::int64_t ctas = std::max<std::int64_t>(1, device_.multiprocessors / layout_.heads_kv);
     sum.rows_of_cta = static_cast<int>(std::max<std::int64_t>(1, ceil_div(source.rows, ctas)));
-    return launch(kernels_.sum, ceil_div(source.rows, static_cast<std::int64_t>(sum.rows_of_cta)), layout_.heads_kv,
-                  auxiliary::kSparseSumThreads, sum, context);
+    return launch(kernels_.sum, ceil_div(source.rows, static_cast<std::int64_t>(sum.rows_of_cta)),
+                  auxiliary::kSparseSumThreads, sum, context, layout_.heads_kv);
   }
 
   Status store(const SparseGradientRows& source, runtime::CUcontext context) const {
@@ -278,7 +286,7 @@ class SparseGradients {
     params.dk = rows_of("dk", gradient.dk);
     if (gradient.dv.given()) params.dv = rows_of("dv", gradient.dv);
     constexpr int kThreads = auxiliary::kSparseStoreThreads;
-    return launch(kernels_.store, ceil_div(Checked(params.rows), kThreads / 32), 1, kThreads, params, context);
+    return launch(kernels_.store, ceil_div(Checked(params.rows), kThreads / 32), kThreads, params, context);
   }
 
   Status differentiate_sink(runtime::CUcontext context) const {
@@ -289,7 +297,7 @@ class SparseGradients {
                                                .sink = static_cast<const float*>(a().sink.data),
                                                .d_sink = static_cast<float*>(b_.d_sink.data),
                                                .rows = layout_.padded_rows};
-    return launch(kernels_.sink, layout_.heads_q, 1, auxiliary::kSinkThreads, params, context);
+    return launch(kernels_.sink, layout_.heads_q, auxiliary::kSinkThreads, params, context);
   }
 
   const SparseBackwardArguments& b_;

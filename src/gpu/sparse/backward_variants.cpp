@@ -30,12 +30,17 @@ Result<SparseBackwardKernels> sparse_backward_kernels(const SparseBackwardConfig
   const std::string of_config = fmt::format("<{}>", cpp_text(config));
   const std::string of_element = fmt::format("<{}>", cpp_text(config.element));
   const SparseBackwardConfig element{.element = config.element};
+  constexpr int kWeightsBytes = auxiliary::sparse_tile_bytes(auxiliary::kSparseKeys, 2);
+  constexpr int kSharesBytes = auxiliary::sparse_tile_bytes(auxiliary::kSparseKeys, 1);
+  constexpr int kColumnsBytes = auxiliary::sparse_tile_bytes(auxiliary::kSparseTile, 1);
   SparseBackwardKernels kernels;
   FindKernels find(device);
   find(element, 0, [=, &device] { return variant_of("prepare", of_element, device); }, kernels.prepare);
-  find(config, 0, [=, &device] { return variant_of("weights", of_config, device); }, kernels.weights);
-  find(config, 0, [=, &device] { return variant_of("query_gradient", of_config, device); }, kernels.query_gradient);
-  find(config, 0, [=, &device] { return variant_of("shares", of_config, device); }, kernels.shares);
+  find(config, kWeightsBytes, [=, &device] { return variant_of("weights", of_config, device); }, kernels.weights);
+  find(
+      config, kColumnsBytes, [=, &device] { return variant_of("query_gradient", of_config, device); },
+      kernels.query_gradient);
+  find(config, kSharesBytes, [=, &device] { return variant_of("shares", of_config, device); }, kernels.shares);
   find(SparseBackwardConfig{}, 0, [&device] { return variant_of("sum", {}, device); }, kernels.sum);
   find(element, 0, [=, &device] { return variant_of("store", of_element, device); }, kernels.store);
   if (sink) {

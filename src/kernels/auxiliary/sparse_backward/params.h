@@ -22,15 +22,26 @@ struct SparseBackwardConfig {
   bool operator==(const SparseBackwardConfig&) const = default;
 };
 
-inline constexpr int kSparseTile = 64;      // keys, and columns of rows, of a tile
-inline constexpr int kSparseThreads = 128;  // of products: a warp for 16 of a tile's keys or columns
+inline constexpr int kSparseTile = 64;   // columns of a tile, and keys where they are summed over
+inline constexpr int kSparseKeys = 128;  // of a tile of weights or shares
 inline constexpr int kSparseSources = 2;
 
 /// Heads that P and dS have room for: whole steps of the tensor cores' products over them.
 constexpr int weight_heads(int group) { return (group + 15) / 16 * 16; }
 
+/// Threads of a product: a warp for 16 rows of what it writes.
+constexpr int sparse_threads(int rows) { return rows * 2; }
+
 /// Columns of float32 rows that kernels move four at a time.
 constexpr int float_columns(int columns) { return (columns + 3) / 4 * 4; }
+
+constexpr int kTileStride = kSparseTile + 8;  // elements: rows of ldmatrix begin in different banks
+constexpr int kStages = 2;
+
+/// Shared memory of products of so many rows.
+constexpr int sparse_tile_bytes(int rows, int products) {
+  return kStages * (rows + products * kSparseTile) * kTileStride * 2;
+}
 
 /// One source, of a wave's queries.
 struct SparseRows {

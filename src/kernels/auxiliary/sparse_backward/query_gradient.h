@@ -9,9 +9,11 @@ namespace strobe::auxiliary {
 
 /// Grid: units * tiles of columns, blocks of heads.
 template <SparseBackwardConfig C>
-__global__ void __launch_bounds__(kSparseThreads)
+__global__ void __launch_bounds__(sparse_threads(kSparseTile))
     sparse_query_gradient(const __grid_constant__ SparseBackwardParams params) {
-  __shared__ SparseTiles tiles;
+  extern __shared__ unsigned char shared[];
+  auto& tiles = *reinterpret_cast<SparseTiles<kSparseTile, 1>*>(shared);
+  constexpr int kThreads = sparse_threads(kSparseTile);
   const int column_tiles = (params.head_dim + kSparseTile - 1) / kSparseTile;
   const int number = static_cast<int>(blockIdx.x) / column_tiles;
   const SparseUnit unit(params, number);
@@ -19,16 +21,16 @@ __global__ void __launch_bounds__(kSparseThreads)
   const int first_head = static_cast<int>(blockIdx.y) * C.heads;
   const int padded = weight_heads(params.group);
 
-  float dq[C.heads / 8][4] = {};
+  float dq[1][C.heads / 8][4] = {};
   for (int i = 0; i < params.source_count; ++i) {
     const SparseRows& source = params.sources[i];
     const int keys = unit.keys(source);
-    multiply<C.element, Operands{.a_by_k = true, .b_by_k = true}, C.heads>(
-        dq, tiles, keys, [&](int first, unsigned short* a, unsigned short* b) {
-          start_tile<C.aligned, kSparseTile>(a, first_column, params.head_dim, params.q.data, [&](int key) {
+    multiply<C.element, Operands{.a_by_k = true, .b_by_k = true}, kSparseTile, C.heads>(
+        dq, tiles, Lengths<1>{keys}, [&](int first, unsigned short* a, auto& b) {
+          start_tile<C.aligned, kSparseTile, kThreads>(a, first_column, params.head_dim, params.q.data, [&](int key) {
             return first + key < keys ? unit.key_row(source, source.k, first + key) : nullptr;
           });
-          start_tile<true, kSparseTile>(b, first_head, padded, params.q.data, [&](int key) {
+          start_tile<true, kSparseTile, kThreads>(b[0], first_head, padded, params.q.data, [&](int key) {
             return first + key < keys ? unit.weights(params.ds, source, first + key) : nullptr;
           });
         });
@@ -43,7 +45,7 @@ __global__ void __launch_bounds__(kSparseThreads)
       const int own = column + i / 2 * 8;
       unsigned short* const row = unit.head_row(params.dq, first_head + tile * 8 + lane % 4 * 2 + i % 2);
       if (row != nullptr && own < params.head_dim) {
-        set_element<C.element>(row, own, dq[tile][i] * params.scale);
+        set_element<C.element>(row, own, dq[0][tile][i] * params.scale);
       }
     }
   }

@@ -13,26 +13,27 @@ namespace strobe::auxiliary {
 
 using cuda::std::uint32_t;
 
-constexpr int kTileStride = kSparseTile + 8;  // elements: rows of ldmatrix begin in different banks
-constexpr int kChunk = 8;                     // elements of 16 bytes
-constexpr int kStages = 2;
+constexpr int kChunk = 8;  // elements of 16 bytes
 
-/// Both operands of a step.
+/// Operands of the steps of products that have m rows: one A, and one B for each product of it.
+template <int m, int products>
 struct SparseTiles {
-  alignas(16) unsigned short a[kStages][kSparseTile * kTileStride];
-  alignas(16) unsigned short b[kStages][kSparseTile * kTileStride];
+  alignas(16) unsigned short a[kStages][m * kTileStride];
+  alignas(16) unsigned short b[kStages][products][kSparseTile * kTileStride];
 };
+static_assert(sizeof(SparseTiles<kSparseKeys, 2>) == sparse_tile_bytes(kSparseKeys, 2));
 
 /// Starts copying columns [first, first + 64) of `rows` rows; columns from `columns` on, and rows where row_of(row) is
 /// null, become zeros. `anywhere`: an address that may be read.
-template <bool aligned, int rows, class RowOf>
+template <bool aligned, int rows, int threads, class RowOf>
 __device__ __forceinline__ void start_tile(unsigned short* tile, int first, int columns, const unsigned short* anywhere,
                                            const RowOf& row_of) {
   constexpr int kChunks = kSparseTile / kChunk;
   const int column = first + static_cast<int>(threadIdx.x) % kChunks * kChunk;
 #pragma unroll
-  for (int i = 0; i < rows; i += kSparseThreads / kChunks) {
+  for (int i = 0; i < rows; i += threads / kChunks) {
     const int row = i + static_cast<int>(threadIdx.x) / kChunks;
+    if (rows < threads / kChunks && row >= rows) break;
     const unsigned short* const from = row_of(row);
     unsigned short* const to = tile + row * kTileStride + column - first;
     if constexpr (aligned) {
@@ -70,41 +71,41 @@ __device__ __forceinline__ void load_matrices(uint32_t (&matrices)[4], uint32_t 
   }
 }
 
-/// d += A B of a step: this warp's 16 rows of A, and n columns of B.
-template <Element element, Operands lie, int n>
-__device__ __forceinline__ void multiply_step(float (&d)[n / 8][4], const unsigned short* a_tile,
-                                              const unsigned short* b_tile, int steps_of_16) {
-  const int m = static_cast<int>(threadIdx.x) / 32 * 16;
-  const auto a_at = static_cast<uint32_t>(__cvta_generic_to_shared(a_tile));
+/// d += A B of a step of 16: this warp's 16 rows of A, and n columns of B.
+template <Element element, bool b_by_k, int n>
+__device__ __forceinline__ void multiply_step(float (&d)[n / 8][4], const uint32_t (&a)[4],
+                                              const unsigned short* b_tile, int k) {
   const auto b_at = static_cast<uint32_t>(__cvta_generic_to_shared(b_tile));
 #pragma unroll
-  for (int step = 0; step < kSparseTile / 16; ++step) {
-    if (step == steps_of_16) break;
-    const int k = step * 16;
-    uint32_t a[4];
-    load_matrices<lie.a_by_k, lie.a_by_k>(a, a_at, lie.a_by_k ? k : m, lie.a_by_k ? m : k);
+  for (int tile = 0; tile < n / 8; tile += 2) {
+    uint32_t b[4];
+    load_matrices<b_by_k, !b_by_k>(b, b_at, b_by_k ? k : tile * 8, b_by_k ? tile * 8 : k);
 #pragma unroll
-    for (int tile = 0; tile < n / 8; tile += 2) {
-      uint32_t b[4];
-      load_matrices<lie.b_by_k, !lie.b_by_k>(b, b_at, lie.b_by_k ? k : tile * 8, lie.b_by_k ? tile * 8 : k);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float* const to = d[tile + i];
-        ptx::mma_m16n8k16<element>(to, a, b[2 * i], b[2 * i + 1], to[0], to[1], to[2], to[3]);
-      }
+    for (int i = 0; i < 2; ++i) {
+      float* const to = d[tile + i];
+      ptx::mma_m16n8k16<element>(to, a, b[2 * i], b[2 * i + 1], to[0], to[1], to[2], to[3]);
     }
   }
 }
 
-/// d += A B over `length` elements of k, of which tiles have 64: start(first, a, b) starts to copy both from `first`
-/// on.
-template <Element element, Operands lie, int n, class Start>
-__device__ __forceinline__ void multiply(float (&d)[n / 8][4], SparseTiles& tiles, int length, const Start& start) {
-  const int steps = (length + kSparseTile - 1) / kSparseTile;
+/// How long the products of one A are: the first the longest.
+template <int products>
+struct Lengths {
+  int of[products];
+};
+
+/// d[i] += A B_i over lengths.of[i] elements of k, of which tiles have 64: start(first, a, b) starts to copy all
+/// operands from `first` on.
+template <Element element, Operands lie, int m, int n, int products, int room, class Start>
+__device__ __forceinline__ void multiply(float (*d)[n / 8][4], SparseTiles<m, room>& tiles,
+                                         const Lengths<products>& lengths, const Start& start) {
+  static_assert(products <= room);
+  const int steps = (lengths.of[0] + kSparseTile - 1) / kSparseTile;
   if (steps > 0) {
     start(0, tiles.a[0], tiles.b[0]);
   }
   ptx::cp_async_commit_group();
+  const int row = static_cast<int>(threadIdx.x) / 32 * 16;
   for (int step = 0; step < steps; ++step) {
     const int next = (step + 1) % kStages;
     if (step + 1 < steps) {
@@ -113,9 +114,19 @@ __device__ __forceinline__ void multiply(float (&d)[n / 8][4], SparseTiles& tile
     ptx::cp_async_commit_group();
     ptx::cp_async_wait_group<1>();
     __syncthreads();
-    const int stage = step % kStages;
-    const int left = length - step * kSparseTile;
-    multiply_step<element, lie, n>(d, tiles.a[stage], tiles.b[stage], (left + 15) / 16);
+    const auto a_at = static_cast<uint32_t>(__cvta_generic_to_shared(tiles.a[step % kStages]));
+#pragma unroll
+    for (int k = 0; k < kSparseTile; k += 16) {
+      if (step * kSparseTile + k >= lengths.of[0]) break;
+      uint32_t a[4];
+      load_matrices<lie.a_by_k, lie.a_by_k>(a, a_at, lie.a_by_k ? k : row, lie.a_by_k ? row : k);
+#pragma unroll
+      for (int i = 0; i < products; ++i) {
+        if (step * kSparseTile + k < lengths.of[i]) {
+          multiply_step<element, lie.b_by_k, n>(d[i], a, tiles.b[step % kStages][i], k);
+        }
+      }
+    }
     __syncthreads();  // before the stage is written again
   }
 }

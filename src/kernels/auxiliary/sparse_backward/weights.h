@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// P and dS of sparse attention: S^T = K Q^T and dP^T = V dO^T of 64 keys of a unit, whose rows are gathered.
+// P and dS of sparse attention: S^T = K Q^T and dP^T = V dO^T of the keys of a unit, whose rows are gathered.
 #pragma once
 
 #include "kernels/auxiliary/sparse_backward/tile.h"
@@ -24,31 +24,54 @@ __device__ __forceinline__ void differentiate(const SparseBackwardParams& params
 
 /// Grid: units * tiles of keys, blocks of heads.
 template <SparseBackwardConfig C>
-__global__ void __launch_bounds__(kSparseThreads) sparse_weights(const __grid_constant__ SparseBackwardParams params) {
-  __shared__ SparseTiles tiles;
+__global__ void __launch_bounds__(sparse_threads(kSparseKeys), 2)
+    sparse_weights(const __grid_constant__ SparseBackwardParams params) {
+  extern __shared__ unsigned char shared[];
+  auto& tiles = *reinterpret_cast<SparseTiles<kSparseKeys, 2>*>(shared);
+  constexpr int kThreads = sparse_threads(kSparseKeys);
   const SparseRows& source = params.sources[params.source];
-  const int tiles_of_list = (source.width + kSparseTile - 1) / kSparseTile;
+  const int tiles_of_list = (source.width + kSparseKeys - 1) / kSparseKeys;
   const int number = static_cast<int>(blockIdx.x) / tiles_of_list;
   const SparseUnit unit(params, number);
-  const int first_key = (static_cast<int>(blockIdx.x) - number * tiles_of_list) * kSparseTile;
+  const int first_key = (static_cast<int>(blockIdx.x) - number * tiles_of_list) * kSparseKeys;
   const int keys = unit.keys(source) - first_key;
   const int first_head = static_cast<int>(blockIdx.y) * C.heads;
   if (keys <= 0) return;
 
-  const auto multiply_rows = [&](float (&d)[C.heads / 8][4], const Rows& of_keys, const Rows& of_heads, int columns) {
-    multiply<C.element, Operands{.a_by_k = false, .b_by_k = false}, C.heads>(
-        d, tiles, columns, [&](int first, unsigned short* a, unsigned short* b) {
-          start_tile<C.aligned, kSparseTile>(a, first, columns, params.q.data, [&](int key) {
-            return key < keys ? unit.key_row(source, of_keys, first_key + key) : nullptr;
-          });
-          start_tile<C.aligned, C.heads>(b, first, columns, params.q.data,
-                                         [&](int head) { return unit.head_row(of_heads, first_head + head); });
-        });
+  constexpr Operands kLie{.a_by_k = false, .b_by_k = false};
+  const auto start_keys = [&](unsigned short* tile, const Rows& rows, int first, int columns) {
+    start_tile<C.aligned, kSparseKeys, kThreads>(tile, first, columns, params.q.data, [&](int key) {
+      return key < keys ? unit.key_row(source, rows, first_key + key) : nullptr;
+    });
   };
-  float s[C.heads / 8][4] = {};
-  float dp[C.heads / 8][4] = {};
-  multiply_rows(s, source.k, params.q, params.head_dim);
-  multiply_rows(dp, source.v, params.d_o, params.head_dim_v);
+  const auto start_heads = [&](unsigned short* tile, const Rows& rows, int first, int columns) {
+    start_tile<C.aligned, C.heads, kThreads>(tile, first, columns, params.q.data,
+                                             [&](int head) { return unit.head_row(rows, first_head + head); });
+  };
+  float d[2][C.heads / 8][4] = {};
+  auto& s = d[0];
+  auto& dp = d[1];
+  if (source.v_apart) {
+    multiply<C.element, kLie, kSparseKeys, C.heads>(d, tiles, Lengths<1>{params.head_dim},
+                                                    [&](int first, unsigned short* a, auto& b) {
+                                                      start_keys(a, source.k, first, params.head_dim);
+                                                      start_heads(b[0], params.q, first, params.head_dim);
+                                                    });
+    multiply<C.element, kLie, kSparseKeys, C.heads>(d + 1, tiles, Lengths<1>{params.head_dim_v},
+                                                    [&](int first, unsigned short* a, auto& b) {
+                                                      start_keys(a, source.v, first, params.head_dim_v);
+                                                      start_heads(b[0], params.d_o, first, params.head_dim_v);
+                                                    });
+  } else {  // one row is both's, and may have more columns than V
+    multiply<C.element, kLie, kSparseKeys, C.heads>(d, tiles, Lengths<2>{params.head_dim, params.head_dim_v},
+                                                    [&](int first, unsigned short* a, auto& b) {
+                                                      start_keys(a, source.k, first, params.head_dim);
+                                                      start_heads(b[0], params.q, first, params.head_dim);
+                                                      if (first < params.head_dim_v) {
+                                                        start_heads(b[1], params.d_o, first, params.head_dim_v);
+                                                      }
+                                                    });
+  }
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int key = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
