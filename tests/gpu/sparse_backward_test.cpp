@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/seeds.h"
+#include "captured_graph.h"
 #include "device_copies.h"
 #include "gpu_test.h"
 #include "reference/bound/arithmetic.h"
@@ -91,6 +92,40 @@ TEST_P(GpuSparseBackward, WavesOfQueriesKeepToTheBound) {
   shape.sources[0].max_keys = 500;
   GradientCase g(shape, 2);
   run(g, 2);
+}
+
+/// Of a captured call lists and values may change.
+TEST_P(GpuSparseBackward, ReplaysReadWhatListsNameThen) {
+  GradientCase first(trained_shape(), 3);
+  GradientCase second(trained_shape(), 4);
+  DeviceCopies copies(device());
+  const SparseBackwardArguments arguments =
+      first.placed([&](const GuardedTensor& tensor) { return copies.place(tensor); });
+  const auto enqueue = [&] {
+    const Status status = sparse_backward(arguments, {}, tested_execution(stream().get()));
+    EXPECT_TRUE(status.ok()) << status.message();
+  };
+  enqueue();  // kernels are loaded
+  const CapturedGraph graph(device(), stream(), enqueue);
+  const auto replace = [&](GuardedTensor& tensor, const GuardedTensor& by) {
+    for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, by.get(i));
+    copies.upload(tensor);
+  };
+  replace(first.one.q, second.one.q);
+  replace(first.one.o, second.one.o);
+  replace(first.one.lse, second.one.lse);
+  replace(*first.one.tensors[0]->k, *second.one.tensors[0]->k);
+  replace(*first.one.tensors[0]->v, *second.one.tensors[0]->v);
+  replace(first.one.tensors[0]->indices, second.one.tensors[0]->indices);
+  replace(first.d_o, second.d_o);
+  if (first.arguments.d_lse.given()) replace(first.d_lse, second.d_lse);
+  second.arguments.d_lse = first.arguments.d_lse.given() ? second.d_lse.view() : ConstTensorView{};
+  ASSERT_TRUE(graph.launch());
+  copies.download(first.outputs());
+  ASSERT_TRUE(differentiate(second).ok());
+  for (std::size_t i = 0; i < first.outputs().size(); ++i) {
+    EXPECT_EQ(first.outputs()[i]->element_bytes(), second.outputs()[i]->element_bytes());
+  }
 }
 
 /// Numbers out of range name nothing.

@@ -105,7 +105,7 @@ struct SparseSumParams {
   int heads_kv;
   const float* shares;
   float* sums;  // [rows, heads_kv, columns]
-  int rows, rows_of_cta;
+  int rows_of_cta;
   int columns;
 };
 
