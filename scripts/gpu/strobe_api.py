@@ -2,7 +2,7 @@
 """Strobe's C ABI for tensors that PyTorch holds: for the checks and measurements on a GPU.
 
 STROBE_LIBRARY names the library, or it is build/release/lib/libstrobe.so; its structs come from the header that
-STROBE_HEADER names, or include/strobe/strobe.h.
+STROBE_HEADER names, or include/strobe/strobe.h, and strobe_sparse.h beside it.
 """
 
 import ctypes
@@ -13,7 +13,8 @@ import torch
 from c_header import Header
 
 _PROJECT = Path(__file__).resolve().parents[2]
-_HEADER = Header(Path(os.environ.get("STROBE_HEADER", _PROJECT / "include/strobe/strobe.h")).read_text())
+_PATH = Path(os.environ.get("STROBE_HEADER", _PROJECT / "include/strobe/strobe.h"))
+_HEADER = Header(_PATH.read_text() + _PATH.with_name("strobe_sparse.h").read_text())
 _LIBRARY = ctypes.CDLL(os.environ.get("STROBE_LIBRARY", str(_PROJECT / "build/release/lib/libstrobe.so")))
 _LIBRARY.strobe_last_error.restype = ctypes.c_char_p
 _LIBRARY.strobe_plan_explain.restype = ctypes.c_char_p
@@ -281,3 +282,39 @@ class Append:
         if self._cuda:
             self._execution.stream = torch.cuda.current_stream().cuda_stream
         _check(_LIBRARY.strobe_append(ctypes.byref(self._arguments), ctypes.byref(self._execution)))
+
+
+class Sparse:
+    """Sparse attention of one source: forward() writes o and lse, backward() dq, dk and dv (of rows that are key and
+    value, without v: dk has both), all of which are attributes. Both enqueue on the current stream."""
+
+    def __init__(self, q, k, v, indices, head_dim_v, d_o=None):
+        self.q, self.k, self.v, self.indices = q, k, v, indices
+        self.o = q.new_empty(*q.shape[:-1], head_dim_v)
+        self.lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], device=q.device)
+        self.d_o = torch.randn_like(self.o) if d_o is None else d_o
+        self.dq, self.dk = torch.empty_like(q), torch.empty_like(k)
+        self.dv = None if v is None else torch.empty_like(v)
+        self._source = self._filled("strobe_sparse_source", "k", "v", "indices")
+        self._forward = self._filled("strobe_sparse_arguments", "q", "o", "lse")
+        self._forward.source = ctypes.addressof(self._source)
+        self._backward = self._filled("strobe_sparse_backward_arguments", "d_o", "dq", "dk", "dv")
+        self._backward.forward = ctypes.addressof(self._forward)
+        self._execution = _struct("strobe_execution")
+
+    def _filled(self, struct, *names):
+        arguments = _struct(struct)
+        for name in names:
+            setattr(arguments, name, _view(getattr(self, name)))
+        return arguments
+
+    def _run(self, function, arguments):
+        if self.q.is_cuda:
+            self._execution.stream = torch.cuda.current_stream().cuda_stream
+        _check(function(ctypes.byref(arguments), None, ctypes.byref(self._execution)))
+
+    def forward(self):
+        self._run(_LIBRARY.strobe_sparse_forward, self._forward)
+
+    def backward(self):
+        self._run(_LIBRARY.strobe_sparse_backward, self._backward)
