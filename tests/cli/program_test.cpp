@@ -90,7 +90,8 @@ TEST(Verify, EightBitShowsEveryIngredient) {
   const Outcome outcome = run_program({"verify", "--eight-bit", "--seqlen", "64", "--heads", "1", "--head-dim", "64"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   for (const char* const row :
-       {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ", "\nfast: estimate ", "\naccurate: bound "}) {
+       {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ", "\nK, V alone: e4m3, a scale per head ",
+        "\nK, V alone: int8, a scale per head ", "\nfast: estimate ", "\naccurate: bound "}) {
     EXPECT_TRUE(contains(outcome.out, row)) << outcome.out;
   }
 }
@@ -99,6 +100,9 @@ TEST(Verify, EightBitOfLongContextsFindsNeedles) {
   const Outcome outcome = run_program({"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "256", "--heads", "1"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(contains(outcome.out, " needles")) << outcome.out;
+  for (const char* const row : {"\nbfloat16 ", "\nK, V alone: e4m3, a scale per head "}) {
+    EXPECT_TRUE(contains(outcome.out, row)) << outcome.out;
+  }
   EXPECT_TRUE(contains(outcome.out, "the last 8 queries")) << outcome.out;
   expect_rejection(run_program({"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "4"}), 2, "--seqlen-k must be");
 }

@@ -78,6 +78,10 @@ std::vector<Ingredients> ingredients() {
           {"int8, all: the default", int8}};
 }
 
+const char* name_of_cache(DType element) {
+  return element == DType::int8 ? "K, V alone: int8, a scale per head" : "K, V alone: e4m3, a scale per head";
+}
+
 EightBitCalls::EightBitCalls(io::HostTensor q, io::HostTensor k, io::HostTensor v, const AttentionOptions& options,
                              const Execution& execution)
     : options_(options), execution_(execution), q_(std::move(q)), k_(std::move(k)), v_(std::move(v)) {

@@ -21,6 +21,12 @@ struct Ingredients {
 /// From what ships elsewhere to the default.
 std::vector<Ingredients> ingredients();
 
+/// The faster one first.
+inline constexpr DType kEightBitElements[] = {DType::float8_e4m3, DType::int8};
+
+/// K and V alone in `element`, by name.
+const char* name_of_cache(DType element);
+
 /// q, k and v, what exact attention makes of them, and what a call on fewer bits does.
 class EightBitCalls {
  public:

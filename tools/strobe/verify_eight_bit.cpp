@@ -43,16 +43,30 @@ EightBitCalls calls_on(const reference::EightBitTensors& made, const Extents& ex
           last_rows(made.v, of(extents.keys)), options, execution};
 }
 
-/// Calls add(row, inputs) after bfloat16's run, row 0, and after those of all ingredients.
+/// The rows: bfloat16, all ingredients, caches.
+std::vector<std::string> row_names(const std::vector<Ingredients>& ingredients) {
+  std::vector<std::string> names{"bfloat16"};
+  for (const Ingredients& one : ingredients) names.emplace_back(one.name);
+  for (const DType element : kEightBitElements) names.emplace_back(name_of_cache(element));
+  return names;
+}
+
+/// Calls add(row, inputs) after the run of each row.
 template <class Add>
-Status for_each_row(EightBitCalls& inputs, const std::vector<Ingredients>& rows, const Add& add) {
-  if (Status status = inputs.run_bfloat16(); !status.ok()) return status;
-  add(std::size_t{0}, inputs);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (Status status = inputs.run_eight_bit(rows[i].options); !status.ok()) return status;
-    add(i + 1, inputs);
+Status for_each_row(EightBitCalls& inputs, const std::vector<Ingredients>& ingredients, const Add& add) {
+  std::size_t row = 0;
+  const auto after = [&](const Status& status) {
+    if (status.ok()) add(row++, inputs);
+    return status;
+  };
+  Status status = after(inputs.run_bfloat16());
+  for (const Ingredients& one : ingredients) {
+    if (status.ok()) status = after(inputs.run_eight_bit(one.options));
   }
-  return {};
+  for (const DType element : kEightBitElements) {
+    if (status.ok()) status = after(inputs.run_cache(element));
+  }
+  return status;
 }
 
 constexpr std::array kModes{QuantizationMode::fast, QuantizationMode::accurate};
@@ -85,7 +99,7 @@ class EightBitReport {
         execution_(execution),
         seed_(seed),
         progress_("verify", steps(), "calls") {
-    for (const Ingredients& one : ingredients_) cells_.push_back({one.name});
+    for (std::string& name : row_names(ingredients_)) cells_.push_back({std::move(name)});
     progress_.update(0);
   }
 
@@ -167,7 +181,7 @@ class EightBitReport {
   bool is_long() const { return extents_.keys > extents_.queries; }
 
   std::int64_t steps() const {
-    const auto rows = static_cast<std::int64_t>(ingredients_.size() + 1);
+    const auto rows = static_cast<std::int64_t>(1 + ingredients_.size() + std::size(kEightBitElements));
     const auto kinds = static_cast<std::int64_t>(std::size(reference::kEightBitInputs));
     return is_long() ? rows * (kinds + 1) : (rows + static_cast<std::int64_t>(kModes.size())) * kinds;
   }
@@ -180,7 +194,7 @@ class EightBitReport {
   io::Progress progress_;
   std::int64_t done_ = 0;
   std::vector<Table::Column> titles_{{"operands", Table::Align::left}};
-  std::vector<std::vector<std::string>> cells_{{"bfloat16"}};
+  std::vector<std::vector<std::string>> cells_;
   std::vector<std::vector<std::string>> plans_{{"fast: RMSE"},     {"fast: estimate"},     {"fast: bound"},
                                                {"accurate: RMSE"}, {"accurate: estimate"}, {"accurate: bound"}};
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();

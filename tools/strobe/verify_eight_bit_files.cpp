@@ -24,8 +24,6 @@
 namespace strobe::program {
 namespace {
 
-constexpr DType kElements[] = {DType::float8_e4m3, DType::int8};  // the faster one first
-
 /// Errors of one set of tensors, as tables and for programs.
 class FilesReport {
  public:
@@ -36,7 +34,7 @@ class FilesReport {
 
   Status make() {
     Status status = measure();
-    for (const DType element : kElements) {
+    for (const DType element : kEightBitElements) {
       if (status.ok()) status = add_need(element);
     }
     if (status.ok()) progress_.update(done_, done_);
@@ -86,9 +84,9 @@ class FilesReport {
       measured_.push_back({one.options, calls_.error()});
       add_row(one.name);
     }
-    for (const DType element : kElements) {
+    for (const DType element : kEightBitElements) {
       if (Status status = calls_.run_cache(element); !status.ok()) return status;
-      add_row(fmt::format("K, V alone: {}, a scale per head", element == DType::int8 ? "int8" : "e4m3"));
+      add_row(name_of_cache(element));
     }
     return {};
   }
@@ -131,7 +129,7 @@ class FilesReport {
 
   /// At most.
   static std::int64_t steps() {
-    return static_cast<std::int64_t>(ingredients().size() + 1 + std::size(kElements) * (1 + kSimplestCalls));
+    return static_cast<std::int64_t>(ingredients().size() + 1 + std::size(kEightBitElements) * (1 + kSimplestCalls));
   }
 
   EightBitCalls& calls_;
