@@ -2,6 +2,7 @@
 """examples/gpt: all attentions learn, alike; runs go on after a kill, and on several processes; 8-bit attention."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -147,11 +148,15 @@ def test_attentions_of_the_llama_agree(monkeypatch):
     assert not torch.equal(logits["strobe"], logits["math"])  # computed by another library, not by the same code
 
 
-def test_eight_bit_attention_keeps_the_loss(tmp_path):
+def test_fewer_bits_keep_the_loss(tmp_path):
     (tmp_path / "text").write_text(TEXT, encoding="utf-8")
     settings = {"--text": "text", "--steps": 8, "--batches": 2, "--context": 32, "--width": 64, "--heads": 2}
     run = programs.run([FOLDER / "eight_bit.py", *(x for pair in settings.items() for x in pair)], cwd=tmp_path)
-    losses = {name: float(loss) for name, _, loss, _ in map(str.split, run.stdout.splitlines())}
-    assert list(losses) == ["float32", "bfloat16", "int8", "float8_e4m3fn"]
+    record = json.loads((tmp_path / "eight_bit.json").read_text())
+    losses = record["losses"]
+    assert list(losses) == ["not rounded", "bfloat16", "int8", "e4m3", "int8 cache", "e4m3 cache"]
     for loss in losses.values():
-        assert abs(loss - losses["float32"]) < 0.01
+        assert abs(loss - losses["not rounded"]) < 0.01
+    assert len(set(losses.values())) == len(losses)  # each computes with operands of its own
+    assert 1 / 32 < record["largest_weight"] < 1
+    assert f"perplexity {math.exp(losses['int8 cache']):.5f}" in run.stdout
