@@ -66,9 +66,9 @@ def sparse_attention(
     """``strobe.sparse_attention`` with gradients: for q, k, v, sink and those of ``extra``, through o and lse.
 
     Arguments, results and errors are those of strobe.sparse_attention; where the last axis of q, k or v is not dense
-    the tensor is copied. Gradients are for bfloat16, float16 and, on the CPU, float32 k and v, batched or packed: with row
-    formats, pages and pools the backward raises ValueError. The same call has the same gradients to the bit. torch.compile
-    takes the call as one operator; there are no transforms of torch.func and no second derivatives.
+    the tensor is copied. Gradients are for bfloat16, float16 and, on the CPU, float32 k and v, batched or packed: with
+    row formats, pages and pools the backward raises ValueError. The same call has the same gradients to the bit.
+    torch.compile takes the call as one operator; there are no transforms of torch.func and no second derivatives.
     """
     source = SparseSource(
         k, v, indices, k_format, v_format, topk_length, block_size, cu_seqlens_k, page_table, seqused_k, in_pool, causal
