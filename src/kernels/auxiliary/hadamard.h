@@ -27,6 +27,25 @@ __device__ __forceinline__ void butterflies(float* x) {
   }
 }
 
+/// The bits of the larger magnitude of a + b and a - b.
+__device__ __forceinline__ unsigned larger_of_butterfly(float a, float b) {
+  return __float_as_uint(__fadd_rn(fabsf(a), fabsf(b)));
+}
+
+/// The last butterflies of x[0], ..., x[2 half - 1]; the bits of the largest magnitude of what they make.
+template <int half>
+__device__ __forceinline__ unsigned last_butterflies(float* x) {
+  unsigned largest = 0;
+#pragma unroll
+  for (int i = 0; i < half; ++i) {
+    largest = max(largest, larger_of_butterfly(x[i], x[half + i]));
+    const float sum = x[i] + x[half + i];
+    x[half + i] = x[i] - x[half + i];
+    x[i] = sum;
+  }
+  return largest;
+}
+
 /// x times the orthonormal matrices of the powers of two that `count` is the sum of, the largest first.
 template <int count>
 __device__ __forceinline__ void hadamard_transform(float* x) {
@@ -48,6 +67,44 @@ __device__ __forceinline__ void lane_butterflies(float* x, int lane_bit, bool ta
   for (int i = 0; i < size; ++i) {
     const float other = __shfl_xor_sync(0xffffffffU, x[i], lane_bit);
     if (takes_part) x[i] = __fmaf_rn(x[i], own, other);
+  }
+}
+
+/// Two slices of a row, of 2 half columns each, in two lanes: each lane keeps half of its columns and makes sums and
+/// differences of them and the same columns of the other slice, so that half of the numbers move.
+///
+/// Lanes with a set lane_bit hold their slice's halves the other way round. `kept` is what this lane keeps first: 1,
+/// sums, or -1, differences; these are negated in lanes with a set bit.
+template <int half>
+__device__ __forceinline__ void exchange_butterflies(float* x, int lane_bit, float kept) {
+#pragma unroll
+  for (int i = 0; i < half; ++i) {
+    const float other = __shfl_xor_sync(0xffffffffU, x[half + i], lane_bit);
+    x[half + i] = __fmaf_rn(other, -kept, x[i]);
+    x[i] = __fmaf_rn(other, kept, x[i]);
+  }
+}
+
+/// The same, sums first, where nothing follows; the bits of the largest magnitude of what this lane makes.
+template <int half>
+__device__ __forceinline__ unsigned last_exchange_butterflies(float* x, int lane_bit) {
+#pragma unroll
+  for (int i = 0; i < half; ++i) x[half + i] = __shfl_xor_sync(0xffffffffU, x[half + i], lane_bit);
+  return last_butterflies<half>(x);
+}
+
+/// The butterflies of a slice of 2 half columns; `swapped`: whose halves lie the other way round, and so do those of
+/// the result.
+template <int half>
+__device__ __forceinline__ void swapped_butterflies(float* x, bool swapped) {
+  butterflies<half>(x);
+  butterflies<half>(x + half);
+  const float sign = swapped ? -1.0F : 1.0F;
+#pragma unroll
+  for (int i = 0; i < half; ++i) {
+    const float first = __fmaf_rn(x[i], sign, x[half + i]);
+    x[half + i] = __fmaf_rn(x[half + i], -sign, x[i]);
+    x[i] = first;
   }
 }
 

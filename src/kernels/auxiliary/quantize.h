@@ -25,18 +25,24 @@ struct QuantizeShared {
   bool key_finite[tile_rows(C)];  // of the tile of K, for that of V
 };
 
-/// The row's slice, widened, with the signs of the rotation.
+/// Where the c-th number of a slice is whose halves lie the other way round where `swap` is kHalfSlice.
+__device__ __forceinline__ int swapped(int c, int swap) { return c < kHalfSlice ? c + swap : c - swap; }
+
+/// The row's slice, widened, with the signs of the rotation. `swap`: kHalfSlice, to read its halves the other way
+/// round, or 0.
 template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ void read_slice(const unsigned char* tile, const uint4* sign_bits,
-                                           const Slice<TileShape<C, head_dim>>& slice,
+                                           const Slice<TileShape<C, head_dim>>& slice, int swap,
                                            float (&x)[TileShape<C, head_dim>::kColumns]) {
   using Shape = TileShape<C, head_dim>;
 #pragma unroll
   for (int c = 0; c < Shape::kColumns; c += kVector<C.source>) {
     uint4 bits = make_uint4(0, 0, 0, 0);
     if (slice.has(c)) {
-      bits = *reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>));
-      const uint4 signs = sign_bits[spread<C, bytes_of(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
+      const int vector = c / kVector<C.source> ^ swap / kVector<C.source>;
+      bits = *reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, vector));
+      const int first = spread<C, bytes_of(C.source)>(slice.index * kSliceColumns) + swapped(c, swap);
+      const uint4 signs = sign_bits[first / kVector<C.source>];
       bits = make_uint4(bits.x ^ signs.x, bits.y ^ signs.y, bits.z ^ signs.z, bits.w ^ signs.w);
     }
     widen<C.source>(bits, x + c);
@@ -79,14 +85,44 @@ constexpr float later_factor() {
   return mixes_all<head_dim>() && factor * factor * head_dim == 1.0F ? factor : 1.0F;
 }
 
+/// Whether threads of a rotated row exchange halves of their slices, rather than all of them.
+template <int head_dim>
+constexpr bool exchanges() {
+  return mixes_all<head_dim>() && head_dim > kSliceColumns;
+}
+
+/// The columns of the numbers that rotate() leaves in a thread.
+template <int head_dim>
+__device__ __forceinline__ Halves halves_of(bool rotated, int slice) {
+  if (!exchanges<head_dim>() || !rotated) return Halves::in_order(slice);
+  const bool odd = (slice & 1) != 0;
+  const bool differences = (slice & 2) != 0;  // of the first exchange of two
+  const int first = slice * kHalfSlice;
+  const bool negated = head_dim == 2 * kSliceColumns ? odd : differences && !odd;
+  return {{first, head_dim / 2 + first}, {differences && odd, negated}};
+}
+
+/// Rotates slices that lanes exchange halves of, whose odd ones are swapped; the bits of the largest magnitude.
+template <int head_dim>
+__device__ __forceinline__ unsigned rotate_exchanged(float* x, int slice) {
+  swapped_butterflies<kHalfSlice>(x, (slice & 1) != 0);
+  if constexpr (head_dim == 4 * kSliceColumns) {
+    exchange_butterflies<kHalfSlice>(x, 1, (slice & 2) != 0 ? -1.0F : 1.0F);
+  }
+  const unsigned largest = last_exchange_butterflies<kHalfSlice>(x, head_dim / kSliceColumns / 2);
+  if constexpr (later_factor<head_dim>() != 1.0F) return largest;
+  constexpr float kFactor = hadamard_factor(head_dim);
+#pragma unroll
+  for (int c = 0; c < kSliceColumns; ++c) x[c] *= kFactor;
+  return __float_as_uint(__uint_as_float(largest) * kFactor);
+}
+
+/// Rotates slices of rows that are cut into powers of two.
 template <QuantizeConfig C, int head_dim>
-__device__ __forceinline__ void rotate(float (&x)[TileShape<C, head_dim>::kColumns],
-                                       const Slice<TileShape<C, head_dim>>& slice) {
+__device__ __forceinline__ void rotate_parts(float (&x)[TileShape<C, head_dim>::kColumns],
+                                             const Slice<TileShape<C, head_dim>>& slice) {
   using Shape = TileShape<C, head_dim>;
-  constexpr bool kLeavesFactor = later_factor<head_dim>() != 1.0F;
-  if constexpr (Shape::kSlices == 1 && kLeavesFactor) {
-    butterflies<Shape::kColumns>(x);
-  } else if constexpr (Shape::kSlices == 1) {
+  if constexpr (Shape::kSlices == 1) {
     hadamard_transform<Shape::kColumns>(x);
   } else {
     constexpr bool kPart = Shape::kLastColumns != kSliceColumns;  // the last slice is one
@@ -96,33 +132,52 @@ __device__ __forceinline__ void rotate(float (&x)[TileShape<C, head_dim>::kColum
     } else {
       butterflies<kSliceColumns>(x);
     }
-    constexpr int kBlock = largest_power(head_dim);  // of the first columns: 64, 128 or 256
+    constexpr int kBlock = largest_power(head_dim);  // of the first columns: 64 or 128
     const bool is_first = slice.index < kBlock / kSliceColumns;
+    if constexpr (kBlock == 2 * kSliceColumns) lane_butterflies<kSliceColumns>(x, 1, is_first, (slice.index & 1) != 0);
+    const float factor = is_part ? 1.0F : hadamard_factor(is_first ? kBlock : kSliceColumns);
 #pragma unroll
-    for (int bit = 1; bit < kBlock / kSliceColumns; bit *= 2) {
-      lane_butterflies<kSliceColumns>(x, bit, is_first, (slice.index & bit) != 0);
-    }
-    if constexpr (!kLeavesFactor) {
-      const float factor = is_part ? 1.0F : hadamard_factor(is_first ? kBlock : kSliceColumns);
+    for (float& element : x) element *= factor;
+  }
+}
+
+template <int count>
+__device__ __forceinline__ unsigned largest_magnitude(const float (&x)[count]) {
+  float largest = 0.0F;
 #pragma unroll
-      for (float& element : x) element *= factor;
-    }
+  for (const float element : x) largest = fmaxf(largest, fabsf(element));
+  return __float_as_uint(largest);
+}
+
+/// Rotates a thread's numbers but for later_factor(); the bits of their largest magnitude.
+template <QuantizeConfig C, int head_dim>
+__device__ __forceinline__ unsigned rotate(float (&x)[TileShape<C, head_dim>::kColumns],
+                                           const Slice<TileShape<C, head_dim>>& slice) {
+  constexpr int kColumns = TileShape<C, head_dim>::kColumns;
+  if constexpr (exchanges<head_dim>()) {
+    return rotate_exchanged<head_dim>(x, slice.index);
+  } else if constexpr (later_factor<head_dim>() != 1.0F) {
+    butterflies<kColumns / 2>(x);
+    butterflies<kColumns / 2>(x + kColumns / 2);
+    return last_butterflies<kColumns / 2>(x);
+  } else {
+    rotate_parts<C, head_dim>(x, slice);
+    return largest_magnitude(x);
   }
 }
 
 /// Mean and rotation; the bits of the row's largest magnitude, of which `factor` is left out of x.
 template <QuantizeConfig C, int head_dim, Role role>
 __device__ __forceinline__ unsigned transform(bool rotated, float factor, const QuantizeShared<C>& shared,
-                                              const Slice<TileShape<C, head_dim>>& slice,
+                                              const Slice<TileShape<C, head_dim>>& slice, int swap,
                                               float (&x)[TileShape<C, head_dim>::kColumns]) {
   using Shape = TileShape<C, head_dim>;
   if constexpr (role == Role::key) {
-    const auto* const minus_mean =
-        reinterpret_cast<const float4*>(shared.minus_mean + spread<C, 4>(slice.index * kSliceColumns));
 #pragma unroll
     for (int c = 0; c < Shape::kColumns; c += 4) {
       if (slice.has(c)) {
-        const float4 four = minus_mean[c / 4];
+        const float4 four = *reinterpret_cast<const float4*>(
+            shared.minus_mean + spread<C, 4>(slice.index * kSliceColumns) + swapped(c, swap));
         x[c] += four.x;
         x[c + 1] += four.y;
         x[c + 2] += four.z;
@@ -130,11 +185,8 @@ __device__ __forceinline__ unsigned transform(bool rotated, float factor, const 
       }
     }
   }
-  if (rotated) rotate<C, head_dim>(x, slice);
-  float largest = 0.0F;
-#pragma unroll
-  for (int c = 0; c < Shape::kColumns; ++c) largest = fmaxf(largest, fabsf(x[c]));
-  unsigned bits = __float_as_uint(largest * factor);
+  unsigned bits = rotated ? rotate<C, head_dim>(x, slice) : largest_magnitude(x);
+  bits = __float_as_uint(__uint_as_float(bits) * factor);
 #pragma unroll
   for (int lane_bit = 1; lane_bit < Shape::kSlices; lane_bit *= 2) {
     bits = max(bits, __shfl_xor_sync(0xffffffffU, bits, lane_bit));
@@ -225,8 +277,9 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
     constexpr int kVectors = Shape::kSliceVectors;
     const bool numbers_tell_it = numbers_tell<C, head_dim>() && tensor.rotated;
     if (!numbers_tell_it) finite = all_of_row<Shape::kSlices>(slice_is_finite<C, head_dim, kVectors>(tile, slice));
-    read_slice<C, head_dim>(tile, shared.sign_bits[role == Role::value ? 1 : 0], slice, x);
-    bits = transform<C, head_dim, role>(tensor.rotated, factor, shared, slice, x);
+    const int swap = exchanges<head_dim>() && tensor.rotated && (slice.index & 1) != 0 ? kHalfSlice : 0;
+    read_slice<C, head_dim>(tile, shared.sign_bits[role == Role::value ? 1 : 0], slice, swap, x);
+    bits = transform<C, head_dim, role>(tensor.rotated, factor, shared, slice, swap, x);
     if (numbers_tell_it) finite = rotated_is_finite<C, head_dim>(x[0], tile);
     if constexpr (role == Role::key) shared.key_finite[slice.row] = finite;
     const bool counts = finite && (role != Role::value || !params.values_tell || shared.key_finite[slice.row]);
@@ -244,11 +297,15 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
     const float scale = scale_of(params, bits);
     store_scale(tensor, place, slice, scale);
     const bool is_kept = finite && has_scale && place.first + slice.row < rows_of<C>(tensor, place);
-    const Rounding rounding{__frcp_rn(scale) * factor, is_kept ? ~0U : 0U};
+    const float inverse_scale = __frcp_rn(scale) * factor;
+    const Halves halves = halves_of<head_dim>(tensor.rotated, slice.index);
+    const Rounding rounding[2] = {Rounding::of(inverse_scale, halves.negated[0], is_kept),
+                                  Rounding::of(inverse_scale, halves.negated[1], is_kept)};
     if constexpr (role == Role::value) {
-      stage_values<Shape, C.e4m3>(x, rounding, slice, tile);
+      stage_values<Shape, C.e4m3>(x, halves, rounding, slice, tile);
     } else {
-      stage_row<Shape, C.e4m3>(x, rounding, slice, tile);
+      __syncwarp();  // the row's other threads have read it
+      stage_row<Shape, C.e4m3>(x, halves, rounding, slice, tile);
     }
   }
   __syncthreads();

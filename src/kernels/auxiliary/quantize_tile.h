@@ -8,6 +8,8 @@
 
 namespace strobe::auxiliary {
 
+constexpr int kHalfSlice = kSliceColumns / 2;
+
 /// Where a column's numbers of so many bytes lie: slices 16 bytes further apart than they are long, since the threads
 /// of a row read the same place of each at once.
 template <QuantizeConfig C, int bytes>
@@ -38,12 +40,18 @@ struct TileShape {
   static constexpr int vector_at(int slice, int vector) {
     return slice * kSliceBytes + (kSwizzled ? vector ^ (slice & 7) : vector) * 16;
   }
-  /// Where 8 bytes of its elements lie, when those have taken its place.
-  static constexpr int part_at(int slice, int part) {
-    return slice * kSliceBytes + (kSwizzled ? part ^ (slice & 15) : part) * 8;
+  /// What parts of a slice's elements are swizzled by: the bit that tells halves of a row apart is the third, as
+  /// threads write parts 4 apart of one slice at once or the same parts of neighbours.
+  static constexpr int part_key(int slice) {
+    if constexpr (!kSwizzled) return 0;
+    if constexpr (kSlices == 1) return slice & 15;
+    const int low = kSlices == 2 ? (slice >> 1 & 1) | (slice & 1) << 2 : (slice & 1) | (slice & 2) << 1;
+    return low | (slice >> 2 & 1) << 1 | (slice & 8);
   }
+  /// Where 8 bytes of its elements lie, when those have taken its place.
+  static constexpr int part_at(int slice, int part) { return slice * kSliceBytes + (part ^ part_key(slice)) * 8; }
   /// Where a column of V lies; threads of a warp write to two or four of them at once.
-  static constexpr int column_at(int column) { return column * kValuePitch + column / kSliceColumns * (128 / kSlices); }
+  static constexpr int column_at(int column) { return column * kValuePitch + column / kHalfSlice * 16; }
 };
 
 /// One tile: rows of one head, from `first` of its sequence on.
@@ -95,6 +103,17 @@ struct Slice {
   __device__ bool has(int c) const {
     if constexpr (Shape::kSlices * Shape::kColumns == Shape::kHeadDim) return true;
     return index < Shape::kLastSlice || (index == Shape::kLastSlice && c < Shape::kLastColumns);
+  }
+};
+
+/// The columns that a thread's numbers are of, and what is left to multiply them by.
+struct Halves {
+  int first[2];     // of x[0] and of x[kHalfSlice]
+  bool negated[2];  // numbers that are to change their sign
+
+  /// Those of a slice in its order.
+  static __device__ __forceinline__ Halves in_order(int slice) {
+    return {{slice * kSliceColumns, slice * kSliceColumns + kHalfSlice}, {false, false}};
   }
 };
 
@@ -173,50 +192,68 @@ __device__ __forceinline__ void wait_for_tiles() {
   __syncthreads();
 }
 
-/// Four numbers times the inverse of their scale, rounded, as bytes: the first is the lowest.
-template <bool e4m3>
-__device__ __forceinline__ unsigned round_four(const float* x, float inverse_scale) {
+/// What becomes of half a slice: x * factor + zero, rounded, where all bits of `keep` are set, or zeros where none is.
+struct Rounding {
+  float factor;
+  float zero;  // -0, which changes nothing, or +0, so that a negative factor leaves zeros positive
+  unsigned keep;
+
+  static __device__ __forceinline__ Rounding of(float inverse_scale, bool negated, bool keep) {
+    return {negated ? -inverse_scale : inverse_scale, negated ? 0.0F : -0.0F, keep ? ~0U : 0U};
+  }
+};
+
+/// Four numbers as bytes: the first is the lowest. `signed_zeros`: Rounding::zero may be +0.
+template <bool e4m3, bool signed_zeros>
+__device__ __forceinline__ unsigned round_four(const float* x, const Rounding& rounding) {
   if constexpr (e4m3) {
-    return ptx::cvt_e4m3x4(x[0] * inverse_scale, x[1] * inverse_scale, x[2] * inverse_scale, x[3] * inverse_scale);
+    float scaled[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scaled[i] = signed_zeros ? __fmaf_rn(x[i], rounding.factor, rounding.zero) : x[i] * rounding.factor;
+    }
+    return ptx::cvt_e4m3x4(scaled[0], scaled[1], scaled[2], scaled[3]) & rounding.keep;
   } else {
     constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
     unsigned rounded[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) rounded[i] = __float_as_uint(__fmaf_rn(x[i], inverse_scale, kRound));
+    for (int i = 0; i < 4; ++i) rounded[i] = __float_as_uint(__fmaf_rn(x[i], rounding.factor, kRound));
     return __byte_perm(__byte_perm(rounded[0], rounded[1], 0x0040), __byte_perm(rounded[2], rounded[3], 0x0040),
-                       0x5410);
+                       0x5410) &
+           rounding.keep;
   }
 }
 
-/// What becomes of a row: all bits of `keep` are set, or none, for zeros.
-struct Rounding {
-  float inverse_scale;
-  unsigned keep;
-};
-
-/// Rounds this thread's slice of a row of Q or K into the shared memory that it came in.
+/// Rounds this thread's numbers of a row of Q or K into the shared memory that the row came in.
 template <class Shape, bool e4m3>
-__device__ __forceinline__ void stage_row(const float (&x)[Shape::kColumns], const Rounding& rounding,
-                                          const Slice<Shape>& slice, unsigned char* tile) {
+__device__ __forceinline__ void stage_row(const float (&x)[Shape::kColumns], const Halves& halves,
+                                          const Rounding (&rounding)[2], const Slice<Shape>& slice,
+                                          unsigned char* tile) {
+  constexpr bool kSigned = Shape::kSlices > 1;
 #pragma unroll
   for (int c = 0; c < Shape::kColumns; c += 8) {
-    *reinterpret_cast<uint2*>(tile + Shape::part_at(slice.thread, c / 8)) =
-        make_uint2(round_four<e4m3>(&x[c], rounding.inverse_scale) & rounding.keep,
-                   round_four<e4m3>(&x[c + 4], rounding.inverse_scale) & rounding.keep);
+    const int half = c / kHalfSlice;
+    const int own = slice.row * Shape::kSlices + halves.first[half] / kSliceColumns;
+    const int part = halves.first[half] % kSliceColumns / 8 ^ c % kHalfSlice / 8;
+    *reinterpret_cast<uint2*>(tile + Shape::part_at(own, part)) = make_uint2(
+        round_four<e4m3, kSigned>(&x[c], rounding[half]), round_four<e4m3, kSigned>(&x[c + 4], rounding[half]));
   }
 }
 
-/// Rounds this thread's slice of a row of V into its place in a tile of columns.
+/// Rounds this thread's numbers of a row of V into their place in a tile of columns.
 template <class Shape, bool e4m3>
-__device__ __forceinline__ void stage_values(const float (&x)[Shape::kColumns], const Rounding& rounding,
-                                             const Slice<Shape>& slice, unsigned char* tile) {
-  unsigned char* const to = tile + Shape::column_at(slice.index * kSliceColumns) + value_position(slice.row);
+__device__ __forceinline__ void stage_values(const float (&x)[Shape::kColumns], const Halves& halves,
+                                             const Rounding (&rounding)[2], const Slice<Shape>& slice,
+                                             unsigned char* tile) {
 #pragma unroll
   for (int c = 0; c < Shape::kColumns; c += 4) {
+    const int half = c / kHalfSlice;
+    unsigned char* const to =
+        tile + Shape::column_at(halves.first[half]) + c % kHalfSlice * Shape::kValuePitch + value_position(slice.row);
     if (slice.has(c)) {
-      const unsigned four = round_four<e4m3>(&x[c], rounding.inverse_scale) & rounding.keep;
+      const unsigned four = round_four<e4m3, (Shape::kSlices > 1)>(&x[c], rounding[half]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) to[(c + i) * Shape::kValuePitch] = static_cast<unsigned char>(four >> (8 * i));
+      for (int i = 0; i < 4; ++i) to[i * Shape::kValuePitch] = static_cast<unsigned char>(four >> (8 * i));
     }
   }
 }
@@ -271,7 +308,7 @@ __device__ __forceinline__ void store_values(const QuantizedTensor& tensor, cons
   const auto store = [&](int at, unsigned char* column, int part) {
     if (part * 8 < keys) store_8<C.aligned>(column + part * 8, *reinterpret_cast<const uint2*>(tile + at + part * 8));
   };
-  if constexpr (Parts::kRegular && kSliceColumns % Parts::kStep == 0) {
+  if constexpr (Parts::kRegular && kHalfSlice % Parts::kStep == 0) {
     Parts::regular(head_dim, to, tensor.to_row, [&](int column, int part, int trip, unsigned char* column_to, bool) {
       store(column * Shape::kValuePitch + Shape::column_at(trip * Parts::kStep), column_to, part);
     });
