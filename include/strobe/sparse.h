@@ -102,8 +102,8 @@ struct SparseBackwardArguments {
 
 /// dQ, dK, dV and the sink's gradient. Sums are float32; a row of dK or dV adds up what the queries that list it give,
 /// in the order of the queries and of their lists: the same call has the same bits every time, whatever the threads.
-/// Memory beside the tensors: the gradients of K and V in float32, and up to 64 MiB of weights, on GPUs 256 MiB, or
-/// what one query needs.
+/// Memory beside the tensors: the gradients of K and V in float32, and up to 64 MiB of weights, on GPUs 256 MiB or
+/// what one query needs, the whole rounded up to a power of two.
 ///
 /// invalid_argument as sparse_forward(), and for formats, pages and pools, which are forward alone. unsupported on
 /// GPUs: float32, and dtypes of k and v other than q's. @experimental

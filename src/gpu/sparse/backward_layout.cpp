@@ -2,6 +2,7 @@
 #include "gpu/sparse/backward_layout.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "call/checked.h"
 #include "gpu/sparse/listed_places.h"
@@ -10,7 +11,7 @@
 namespace strobe::gpu {
 namespace {
 
-constexpr std::int64_t kWaveBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kWaveBytes = std::int64_t{256} << 20;  // at least, where a query needs less
 constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
 constexpr std::int64_t kWeightBytes = 2;
 
@@ -44,6 +45,25 @@ std::int64_t bytes_of_query(const SparseGradientLayout& layout) {
             Checked(layout.heads_kv) * source.width * source.columns * kFloatBytes;
   }
   return bytes.value();
+}
+
+/// Bytes of all waves: LSE, D and the sums.
+std::int64_t bytes_of_call(const SparseGradientLayout& layout) {
+  constexpr std::int64_t kNumbersOfRow = 3;
+  Checked bytes = Checked(layout.heads_q) * layout.padded_rows * kNumbersOfRow * kFloatBytes;
+  for (const SparseGradientRows& source : layout.sources) {
+    bytes = bytes + Checked(source.rows) * layout.heads_kv * source.columns * kFloatBytes;
+  }
+  return bytes.value();
+}
+
+/// Bytes of a wave: what the pool of workspaces, whose sizes are powers of two, has beside those of the call.
+std::int64_t wave_bytes(const SparseGradientLayout& layout) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  constexpr std::int64_t kGaps = std::int64_t{64} << 10;  // between what is aligned
+  const std::int64_t of_call = (Checked(bytes_of_call(layout)) + kGaps).value();
+  const auto whole = std::bit_ceil((Checked(of_call) + kWaveBytes).value<std::uint64_t>());
+  return std::min(static_cast<std::int64_t>(whole) - of_call, kMostBytes);
 }
 
 /// Places what all kernels share.
@@ -92,7 +112,7 @@ SparseGradientLayout sparse_gradient_layout(const SparseForwardArguments& a) {
   constexpr std::int64_t kRowsAtOnce = 4;
   const std::int64_t queries = (Checked(layout.entries) * layout.seqlen_q).value();
   layout.padded_rows = round_up(Checked(queries), kRowsAtOnce).value();
-  const std::int64_t most = kWaveBytes / std::max<std::int64_t>(1, bytes_of_query(layout));
+  const std::int64_t most = wave_bytes(layout) / std::max<std::int64_t>(1, bytes_of_query(layout));
   layout.wave = std::clamp<std::int64_t>(most, 1, std::max<std::int64_t>(queries, 1));
   place(layout);
   return layout;

@@ -14,8 +14,8 @@ Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptio
                       const runtime::CudaDevice& device);
 
 /// The gradients of a checked call of 16-bit elements, likewise. P, dS and what each query adds to the rows of its keys
-/// are in the workspace for a wave of queries at a time, some 256 MiB at most or what one query needs; dK and dV are
-/// there in float32.
+/// are in the workspace for a wave of queries at a time, some 256 MiB or what one query needs; dK and dV are there in
+/// float32. The whole is rounded up to a power of two, and waves have what that adds.
 Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
                        const Execution& execution, const runtime::CudaDevice& device);
 

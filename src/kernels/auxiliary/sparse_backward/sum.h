@@ -19,29 +19,43 @@ struct FoundPlaces {
   int of_warp[kSumWarps];
 };
 
-/// Appends the rows of the CTA that places [first, first + kSumPlaces) name, in order, to the `count` that there are;
-/// returns how many there are then.
-__device__ __forceinline__ int find_places(const SparseSumParams& params, FoundPlaces& found, int count, int first,
-                                           int list, int first_row) {
-  const int places = params.queries * params.width;
+/// The rows that a thread's places of [first, first + kSumPlaces) name, those of a warp one behind another.
+struct NamedRows {
+  __device__ __forceinline__ static int place(int first, int i) {
+    const int thread = static_cast<int>(threadIdx.x);
+    return first + (thread / 32 * kPlacesOfThread + i) * 32 + thread % 32;
+  }
+
+  __device__ __forceinline__ void load(const SparseSumParams& params, int first, int list) {
+    const int places = params.queries * params.width;
+#pragma unroll
+    for (int i = 0; i < kPlacesOfThread; ++i) {
+      row[i] = -1;
+      if (place(first, i) < places) {
+        const int query = params.by_width.quotient(place(first, i));
+        const int in_list = place(first, i) - query * params.width;
+        const long long of_query = static_cast<long long>(query) * params.lists + list;
+        if (in_list < __ldg(params.counts + of_query)) {
+          row[i] = __ldg(params.places + of_query * params.width + in_list);
+        }
+      }
+    }
+  }
+
+  int row[kPlacesOfThread];  // -1: none
+};
+
+/// Appends the CTA's rows among those, in order, to the `count` that there are; returns how many there are then.
+__device__ __forceinline__ int append_places(const SparseSumParams& params, FoundPlaces& found, int count,
+                                             const NamedRows& rows, int first, int first_row) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int row[kPlacesOfThread];
   unsigned named[kPlacesOfThread];
   int own = 0;
 #pragma unroll
   for (int i = 0; i < kPlacesOfThread; ++i) {
-    const int place = first + (warp * kPlacesOfThread + i) * 32 + lane;
-    row[i] = -1;
-    if (place < places) {
-      const int query = params.by_width.quotient(place);
-      const int in_list = place - query * params.width;
-      const long long of_query = static_cast<long long>(query) * params.lists + list;
-      if (in_list < __ldg(params.counts + of_query)) {
-        row[i] = __ldg(params.places + of_query * params.width + in_list) - first_row;
-      }
-    }
-    named[i] = __ballot_sync(0xffffffffU, row[i] >= 0 && row[i] < params.rows_of_cta);
+    const int row = rows.row[i] - first_row;
+    named[i] = __ballot_sync(0xffffffffU, rows.row[i] >= 0 && row >= 0 && row < params.rows_of_cta);
     own += __popc(named[i]);
   }
   if (lane == 0) {
@@ -59,8 +73,8 @@ __device__ __forceinline__ int find_places(const SparseSumParams& params, FoundP
   for (int i = 0; i < kPlacesOfThread; ++i) {
     if ((named[i] >> lane & 1U) != 0) {
       const int at = before + __popc(named[i] & ((1U << lane) - 1));
-      found.row[at] = row[i];
-      found.place[at] = first + (warp * kPlacesOfThread + i) * 32 + lane;
+      found.row[at] = rows.row[i] - first_row;
+      found.place[at] = NamedRows::place(first, i);
     }
     before += __popc(named[i]);
   }
@@ -172,8 +186,12 @@ __global__ void __launch_bounds__(kSparseSumThreads) sparse_sum(const __grid_con
   const int list = params.lists > 1 ? head_kv : 0;
   const int places = params.queries * params.width;
   int count = 0;
+  NamedRows next;
+  next.load(params, 0, list);
   for (int first = 0; first < places; first += kSumPlaces) {
-    count = find_places(params, found, count, first, list, first_row);
+    const NamedRows rows = next;
+    next.load(params, first + kSumPlaces, list);  // on its way meanwhile
+    count = append_places(params, found, count, rows, first, first_row);
     if (count > kFoundPlaces - kSumPlaces || first + kSumPlaces >= places) {
       add_shares(params, found, count, first_row, head_kv);
       count = 0;
