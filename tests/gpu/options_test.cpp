@@ -222,7 +222,7 @@ TEST_P(GpuOptions, NarrowWindows) {
 
 TEST_P(GpuOptions, BlockMask) {
   for (const std::int64_t size : {64, 128}) {
-    for (const std::int64_t head_dim : {128, 256}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
       AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
       attention.blocks = {.size = size, .sharing = {.per_batch = true, .per_head = true}, .visible = 0.4};
       expect_matches(attention, {{700, 700}, {130, 500}, {500, 333}});

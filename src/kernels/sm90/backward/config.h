@@ -79,6 +79,7 @@ constexpr WideRegisterBudget wide_register_budget(const ScoreRule& rule) {
 constexpr RegisterBudget register_budget(const Config& c) {
   if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
+  if (c.head_dim > 64 && c.rule.block_mask != 0) return {.producer = 32, .keys = 208, .queries = 64};
   if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
   if (c.block_m == kRowsPerWarpgroup) return {.producer = 40, .keys = 192, .queries = 88};
   // Found by compiling all rules, none of which spills: docs/log/sm90-backward.json, "What ptxas wants".

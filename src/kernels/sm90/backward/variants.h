@@ -28,6 +28,9 @@ constexpr int compiled_wide_head_dim(int head_dim) {
   return 0;
 }
 
+/// Keys of an item of the joint design.
+inline constexpr int kJointKeys = 128;
+
 /// What of a rule the backward's kernels are compiled for: the LSE has the sink in it already. dQ's kernel by roles
 /// takes the same: it computes rows again that are not finite.
 constexpr ScoreRule kernel_rule(ScoreRule rule) {
@@ -39,12 +42,14 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// Whether the joint design takes these compiled sizes: a warpgroup's registers hold dK, dV and two blocks of scores,
 /// and what else a rule needs must fit there, too, as it does with 64 columns and 64 queries a step. These are the
 /// rules whose kernels ptxas compiles without spills; what the joint design does not take the design by roles does,
-/// which takes everything. A step by roles lies in one block of a block mask.
+/// which takes everything. A step lies in one block of a block mask.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, int block_m) {
-  if (rule.block_mask != 0) return false;
-  const bool needs_registers = rule.softcap || rule.bias || rule.dropout || has_text(rule) || !rule.normalized ||
+  const bool needs_registers = rule.softcap || rule.bias || rule.dropout || rule.text.score || !rule.normalized ||
                                (rule.scale_first && !rule.alibi);
-  if (head_dim == 64 && head_dim_v == 64) return !needs_registers || block_m == 64;
+  // A walk past hidden blocks takes some, too, and so does what a text hides.
+  const bool walks = rule.block_mask != 0;
+  if (walks && (needs_registers || rule.alibi || rule.block_mask % kJointKeys != 0)) return false;
+  if (head_dim == 64 && head_dim_v == 64) return block_m == 64 || !(needs_registers || walks || rule.text.mask);
   return !needs_registers && head_dim == 128 && head_dim_v <= 128;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks of queries and keys a block mask shows. By roles a step lies in one block of the mask, so that it is
-// computed or skipped as a whole.
+// Which blocks of queries and keys a block mask shows. A step lies in one block of the mask, so that it is computed or
+// skipped as a whole.
 #pragma once
 
 #include "kernels/score/modifiers/block_mask.h"
@@ -57,7 +57,7 @@ template <Config C>
 class VisibleSteps<C> {
  public:
   __device__ __forceinline__ VisibleSteps(const Params& params, const Work& work) : params_(params), work_(work) {
-    static_assert(C.by_roles && !C.shares_keys && C.rule.block_mask % C.block_m == 0 &&
+    static_assert(!C.ordered && !C.shares_keys && C.rule.block_mask % C.block_m == 0 &&
                   C.rule.block_mask % block_n(C) == 0);
   }
 

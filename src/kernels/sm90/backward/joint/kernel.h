@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
     ptx::setmaxnreg_dec<register_budget(C).producer>();
     if constexpr (C.ordered) {
       produce_or_send<C>(maps, params, smem, barriers);
-    } else if (threadIdx.x == 0) {
+    } else if (threadIdx.x < (C.rule.block_mask != 0 ? kWarpSize : 1)) {
       Producer<C>(maps, params, smem, barriers).run();
     } else if (C.bias_stages > 0 && threadIdx.x == kWarpSize) {
       if constexpr (C.bias_stages > 0) {

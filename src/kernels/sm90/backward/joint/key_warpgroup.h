@@ -15,6 +15,7 @@
 #include "kernels/sm90/backward/joint/halves.h"
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/variants.h"
+#include "kernels/sm90/backward/visible_blocks.h"
 
 namespace strobe::sm90::backward {
 
@@ -33,7 +34,7 @@ class KeyWarpgroup {
   __device__ __forceinline__ bool run() {
     ptx::griddepcontrol_wait();
     const Work work = work_of<C>(params_, blockIdx.x);
-    if (work.steps() == 0) {
+    if (!VisibleSteps<C>(params_, work).any()) {
       store_no_gradients<C>(params_, work, warpgroup());
       return true;
     }
@@ -76,20 +77,36 @@ class KeyWarpgroup {
     wait<C>(barriers_.v_full, 0);
     bool started = false;
     int heads = work.template query_heads<C>(params_);
+    VisibleSteps<C> steps(params_, work);
     do {  // not for: a loop that may be empty takes ptxas more registers
-      for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
-        ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
-        Operand<C> halves, p, ds;
-        compute_probabilities<has_large_rows>(block, C.rule.text.mask || !work.sees_all<C.rule>(m), p, halves);
-        compute_score_gradients(halves, p, ds);
-        hand_over(ds);
-        add_to_gradients(dk, dv, p, ds, started);
-        started = true;
-        q_.advance();
-        do_.advance();
-        ds_.advance();
+      if constexpr (C.rule.block_mask != 0) {
+        const int group = work.template query_heads<C>(params_) - heads;
+        for (int m = steps.from(group, work.m_begin); m < work.m_end; m = steps.from(group, m + 1)) {
+          one_step<has_large_rows>(dk, dv, work, heads, m, started);
+        }
+      } else {
+        for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
+          one_step<has_large_rows>(dk, dv, work, heads, m, started);
+        }
       }
     } while (--heads > 0);
+  }
+
+  /// `left`: as of head_in_batch().
+  template <bool has_large_rows>
+  __device__ __forceinline__ void one_step(KeyGradient& dk, ValueGradient& dv, const Work& work, int left, int m,
+                                           bool& started) {
+    ScoreBlock<C> block(params_, work, head_in_batch(work, left), key_first(work), m);
+    const bool masked = !work.sees_all<C.rule>(m) || (C.rule.text.mask && !block.shown);
+    Operand<C> halves, p, ds;
+    compute_probabilities<has_large_rows>(block, masked, p, halves);
+    compute_score_gradients(halves, p, ds);
+    hand_over(ds);
+    add_to_gradients(dk, dv, p, ds, started);
+    started = true;
+    q_.advance();
+    do_.advance();
+    ds_.advance();
   }
 
   template <bool has_large_rows>

@@ -7,6 +7,7 @@
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/joint/query_sums.h"
 #include "kernels/sm90/backward/products.h"
+#include "kernels/sm90/backward/visible_blocks.h"
 
 namespace strobe::sm90::backward {
 
@@ -19,25 +20,15 @@ class QueryWarpgroup {
   __device__ __forceinline__ void run() {
     ptx::griddepcontrol_wait();
     const Work work = work_of<C>(params_, blockIdx.x);
-    if (work.steps() == 0) {
+    VisibleSteps<C> steps(params_, work);
+    if (!steps.any()) {
       return;
     }
-    float* sums = query_gradient_sums<C>(params_, work.sequence, work.template first_query_head<C>(params_)) +
-                  static_cast<long long>(work.m_begin) * kBlockFloats;
-    const int steps = work.steps();
+    float* sums = query_gradient_sums<C>(params_, work.sequence, work.template first_query_head<C>(params_));
     wait<C>(barriers_.k_full, 0);
-    RingPosition<kScoreGradientStages> ds;
-    for (int group = work.template query_heads<C>(params_); group > 0; --group) {
-      for (int step = steps; step > 0; --step) {
-        wait<C>(barriers_.handed_full[ds.stage], ds.parity);
-#pragma unroll
-        for (int part = 0; part < query_gradient_parts(C); ++part) {
-          one_part(part, ds.stage, sums + part * kPartFloats);
-        }
-        ds.advance();
-        sums += kBlockFloats;
-      }
-      sums += static_cast<long long>(params_.query_blocks - steps) * kBlockFloats;
+    for (int group = 0; group < work.template query_heads<C>(params_); ++group) {
+      one_head(work, steps, group, sums);
+      sums += static_cast<long long>(params_.query_blocks) * kBlockFloats;
     }
     if constexpr (!C.shares_keys) {
       ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
@@ -48,6 +39,18 @@ class QueryWarpgroup {
   }
 
  private:
+  /// The steps of one query head, to its `sums`.
+  __device__ __forceinline__ void one_head(const Work& work, VisibleSteps<C>& steps, int group, float* sums) {
+    for (int m = steps.from(group, work.m_begin); m < work.m_end; m = steps.from(group, m + 1)) {
+      wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
+#pragma unroll
+      for (int part = 0; part < query_gradient_parts(C); ++part) {
+        one_part(part, ds_.stage, sums + static_cast<long long>(m) * kBlockFloats + part * kPartFloats);
+      }
+      ds_.advance();
+    }
+  }
+
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr int kBlockFloats = C.block_m * C.head_dim;
   static constexpr int kPartFloats = kBlockFloats / query_gradient_parts(C);
@@ -72,6 +75,7 @@ class QueryWarpgroup {
   const Params& params_;
   unsigned char* smem_;
   Barriers<C>& barriers_;
+  RingPosition<kScoreGradientStages> ds_;
 };
 
 }  // namespace strobe::sm90::backward
