@@ -112,6 +112,18 @@ TEST_P(GpuText, MasksOfLines) {
 
 TEST_P(GpuText, MasksOfDiagonals) { expect_matches({"", "(q - k) % 4 == 0 || k / 32 == q / 32", {}}); }
 
+// Of which a part is a causal mask or a window.
+TEST_P(GpuText, MasksThatSayMore) {
+  const TextCase documents{
+      "", "k <= q && document[batch][k] == document[batch][q]", {integers("document", {2, kLongest}, 2)}};
+  expect_matches(documents);
+  AttentionCase attention = text_case(documents, 64);
+  attention.options.deterministic = true;
+  expect_matches(attention, {{333, 333}});
+  expect_matches(text_case({"", "q - k < 100 && k - q <= 40 && (q - k) % 3 != 0", {}}, 128), {{400, 400}});
+  expect_matches(text_case({"score - 0.01 * abs(q - k)", "k <= q && k % 5 != 0", {}}, 64), {{300, 300}, {150, 400}});
+}
+
 TEST_P(GpuText, MasksTooLongForEachScore) {
   expect_matches(
       {"",
