@@ -102,13 +102,45 @@ std::string value_of(const Formula& formula, const Node& node) {
   }
 }
 
-/// A value that a kernel keeps: where it is in the kernel's KeptWords.
+/// Values that a kernel has, as it says them.
 using Places = std::map<Id, std::string>;
 
 /// "real_of(kept.tile[0])"
-std::string kept_value(Type type, const std::string& place) {
+std::string kept_value(Type type, std::string_view scope, std::size_t i) {
   const std::string_view name = type == Type::boolean ? "boolean" : type == Type::integer ? "integer" : "real";
-  return fmt::format("{}_of(kept.{})", name, place);
+  return fmt::format("{}_of(kept.{}[{}])", name, scope, i);
+}
+
+/// Where an integer is k - q, its negative or the size of either: the real from Position::distance; else nothing.
+std::string real_distance(const Graph& graph, Id id) {
+  const Node& node = graph[id];
+  const auto is = [&](Id child, Variable variable) {
+    return graph[child].op == Op::variable && graph[child].which == static_cast<int>(variable);
+  };
+  const auto is_less = [&](Id child, Variable variable) {
+    return graph[child].op == Op::negate && is(graph[child].children[0], variable);
+  };
+  if (node.op == Op::negate || node.op == Op::absolute) {
+    const std::string inner = real_distance(graph, node.children[0]);
+    return inner.empty() ? "" : fmt::format("{}({})", function_of(node.op), inner);
+  }
+  if (node.op != Op::add) return "";
+  for (const std::size_t i : {0U, 1U}) {
+    const Id x = node.children[i];
+    const Id y = node.children[1 - i];
+    if (is(x, Variable::k) && is_less(y, Variable::q)) return "position.distance";
+    if (is(x, Variable::q) && is_less(y, Variable::k)) return "negate(position.distance)";
+  }
+  return "";
+}
+
+void add_real_distances(const Graph& graph, Places& places) {
+  for (std::size_t id = 0; id < graph.size(); ++id) {
+    const Node& node = graph[static_cast<Id>(id)];
+    if (node.op != Op::to_real) continue;
+    const std::string value = real_distance(graph, node.children[0]);
+    if (!value.empty()) places.emplace(static_cast<Id>(id), value);
+  }
 }
 
 /// One constant a node, children first.
@@ -121,7 +153,7 @@ std::string statements(const Formula& formula, std::span<const Id> roots, const 
     const Node& node = graph[id];
     const auto place = places.find(id);
     lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id,
-                         place == places.end() ? value_of(formula, node) : kept_value(node.type, place->second));
+                         place == places.end() ? value_of(formula, node) : place->second);
   }
   return lines;
 }
@@ -225,7 +257,9 @@ std::string finding_all(const Formula& formula, Places& places) {
   for (const auto& [scope, ids] : {std::pair("tile", &kept.tile), std::pair("query", &kept.query),
                                    std::pair("key", &kept.key), std::pair("diagonal", &kept.diagonal)}) {
     code += finding(formula, scope, *ids);
-    for (std::size_t i = 0; i < ids->size(); ++i) places[(*ids)[i]] = fmt::format("{}[{}]", scope, i);
+    for (std::size_t i = 0; i < ids->size(); ++i) {
+      places[(*ids)[i]] = kept_value(formula.graph()[(*ids)[i]].type, scope, i);
+    }
   }
   return code;
 }
@@ -239,6 +273,7 @@ std::string device_code(const Formula& formula) {
       "#include \"kernels/expression/range.h\"\n\nnamespace strobe::expression {\n\n";
   Places places;
   code += finding_all(formula, places);
+  add_real_distances(formula.graph(), places);
   const auto add = [&](std::string_view type, std::string_view name, std::string_view more, Id root) {
     code += fmt::format("template <typename Captures>\n{}",
                         function(fmt::format("{} {}({}{})", type, name, kTakes, more), formula, root));

@@ -47,6 +47,21 @@ TEST(DeviceCode, FindsWhatIsKeptOncePerLine) {
   EXPECT_THAT(score, Not(HasSubstr("load_float")));
 }
 
+TEST(DeviceCode, TakesDistancesAsReals) {
+  const auto from_kept = [](const char* score) {
+    const std::string code = code_of(score, "");
+    return code.substr(code.find("typename Kept"));
+  };
+  EXPECT_THAT(from_kept("score + 0.5 * (k - q)"), HasSubstr("= position.distance;"));
+  EXPECT_THAT(from_kept("score + 0.5 * (q - k)"), HasSubstr("= negate(position.distance);"));
+  EXPECT_THAT(from_kept("score - 0.5 * abs(q - k)"), HasSubstr("absolute("));
+  for (const char* const score : {"score + 0.5 * (k - q)", "score + 0.5 * (q - k)", "score - 0.5 * abs(q - k)"}) {
+    const std::string function = from_kept(score).substr(0, from_kept(score).find("\n}"));
+    EXPECT_THAT(function, Not(HasSubstr("to_real"))) << score;
+  }
+  EXPECT_THAT(from_kept("score + 0.5 * (k + q)"), HasSubstr("to_real"));
+}
+
 TEST(DeviceCode, LooksAtIntegersOfATileAlone) {
   EXPECT_THAT(code_of("", "float(q) * 0.5 < 3.0 && k <= q"), HasSubstr("any_boolean()"));
 }

@@ -12,9 +12,11 @@
 namespace strobe::expression {
 
 /// A query and a key: positions in their sequence, the query head and the key head that it reads, the sequence, and how
-/// many queries and keys that has.
+/// many queries and keys that has. `distance`: k - q as a real, which functions with kept values read: it goes from
+/// pair to pair by one addition, exact below 2^24.
 struct Position {
   int q, k, head, head_kv, batch, q_len, k_len;
+  float distance = 0.0F;
 };
 
 /// What the indices of a read depend on (src/expression/formula.h).

@@ -300,9 +300,9 @@ class TextRows {
   /// The score of a key in row r: `column` keys after `own`, this thread's first.
   __device__ __forceinline__ float score(float score, int r, int own, int column) const {
     if constexpr (keeps) {
-      return text_score<R>(captures_, at(r, own + column), fragment_.at(r, column), score);
+      return text_score<R>(captures_, at(r, own, column), fragment_.at(r, column), score);
     } else {
-      return text_score<R>(captures_, at(r, own + column), score);
+      return text_score<R>(captures_, at(r, own, column), score);
     }
   }
 
@@ -312,17 +312,19 @@ class TextRows {
     const int own = first + fragment_column();
     hide_by<keeps && R.text.short_mask>(s, [&](int r, int column) {
       if constexpr (keeps) {
-        return text_shows<R>(captures_, at(r, own + column), fragment_.at(r, column));
+        return text_shows<R>(captures_, at(r, own, column), fragment_.at(r, column));
       } else {
-        return text_shows<R>(captures_, at(r, own + column));
+        return text_shows<R>(captures_, at(r, own, column));
       }
     });
   }
 
  private:
-  __device__ __forceinline__ expression::Position at(int r, int key) const {
+  /// `distance` is that of neighbouring queries: it serves where values are kept.
+  __device__ __forceinline__ expression::Position at(int r, int own, int column) const {
     expression::Position position = rows_[r];
-    position.k += key;
+    position.k += own + column;
+    position.distance = static_cast<float>(rows_[0].k + own - rows_[0].q) + static_cast<float>(column - 8 * r);
     return position;
   }
 

@@ -112,20 +112,29 @@ struct ScoreBlock {
 template <Config C>
 __device__ __forceinline__ expression::Position first_pair(const ScoreBlock<C>& block) {
   const sequence::FirstPositions first = block.first();
-  return {.q = first.q + block.query(),
-          .k = first.k + block.key(0),
+  const int q = first.q + block.query();
+  const int k = first.k + block.key(0);
+  return {.q = q,
+          .k = k,
           .head = block.head_in_batch - block.work.sequence * block.params.heads,
           .head_kv = block.work.head_kv,
           .batch = block.work.sequence,
           .q_len = block.work.q.used,
-          .k_len = block.work.k.used};
+          .k_len = block.work.k.used,
+          .distance = static_cast<float>(k - q)};
 }
 
-/// The pair of score i of a thread.
-__device__ __forceinline__ expression::Position pair_of(expression::Position first, int i) {
-  first.q += i / 4 * 8 + i % 2;
-  first.k += 8 * (i / 2 % kRowsPerThread);
+/// That of row r and `column` from a thread's first one on.
+__device__ __forceinline__ expression::Position pair_of(expression::Position first, int r, int column) {
+  first.q += column;
+  first.k += 8 * r;
+  first.distance += static_cast<float>(8 * r - column);
   return first;
+}
+
+/// That of score i of a thread.
+__device__ __forceinline__ expression::Position pair_of(const expression::Position& first, int i) {
+  return pair_of(first, i / 2 % kRowsPerThread, i / 4 * 8 + i % 2);
 }
 
 /// use(kept): of row r and `column`, less its thread's first one, what is kept of the text; use() where nothing is.
@@ -150,9 +159,7 @@ __device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
   const expression::Position first = first_pair(block);
   score::hide_by<keeps_text(C) && C.rule.text.short_mask>(s, [&](int r, int column) {
-    expression::Position position = first;
-    position.q += column;
-    position.k += 8 * r;
+    const expression::Position position = pair_of(first, r, column);
     return with_kept<C>(block, r, column,
                         [&](const auto&... kept) { return score::text_shows<C.rule>(captures, position, kept...); });
   });
