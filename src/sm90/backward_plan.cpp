@@ -33,7 +33,8 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
 /// Whether the joint design has registers for these where the same bits are wanted every time.
 bool can_order_sums(const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (rule.alibi || rule.block_mask != 0 || query_gradient_parts(config) != backward::kOrderedParts) return false;
+  if (rule.alibi || rule.block_mask != 0 || has_text(rule)) return false;
+  if (query_gradient_parts(config) != backward::kOrderedParts) return false;
   return !rule.varlen || (rule.mask_right && config.head_dim <= 64);
 }
 

@@ -44,13 +44,14 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// rules whose kernels ptxas compiles without spills; what the joint design does not take the design by roles does,
 /// which takes everything. A step lies in one block of a block mask.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, int block_m) {
-  const bool needs_registers = rule.softcap || rule.bias || rule.dropout || rule.text.score || !rule.normalized ||
-                               (rule.scale_first && !rule.alibi);
-  // A walk past hidden blocks takes some, too, and so does what a text hides.
+  const bool needs_registers =
+      rule.softcap || rule.bias || rule.dropout || !rule.normalized || (rule.scale_first && !rule.alibi);
+  // A walk past hidden blocks takes some, too, and so does a text.
   const bool walks = rule.block_mask != 0;
-  if (walks && (needs_registers || rule.alibi || rule.block_mask % kJointKeys != 0)) return false;
-  if (head_dim == 64 && head_dim_v == 64) return block_m == 64 || !(needs_registers || walks || rule.text.mask);
-  return !needs_registers && head_dim == 128 && head_dim_v <= 128;
+  if (walks && (needs_registers || rule.text.score || rule.alibi || rule.block_mask % kJointKeys != 0)) return false;
+  if (head_dim == 64 && head_dim_v == 64) return block_m == 64 || !(needs_registers || walks || has_text(rule));
+  const bool is_small = !rule.text.score || (!rule.text.slope && rule.text.tile_values <= 2 && !rule.alibi);
+  return !needs_registers && is_small && head_dim == 128 && head_dim_v <= 128;
 }
 
 }  // namespace strobe::sm90::backward
