@@ -58,7 +58,6 @@ int cost_of(const Node& node) {
     case Op::remainder:
     case Op::sqrt:
     case Op::rsqrt: return 8;
-    case Op::to_real: return 4;
     default: return 1;
   }
 }

@@ -36,9 +36,22 @@ TEST(Sm90BackwardOptions, OptionsChooseTheDesign) {
       AttentionProblem problem = problem_of(1000, head_dim, head_dim);
       problem.modifiers.block_size = size;
       const BackwardPlan plan = planned(problem);
-      EXPECT_TRUE(plan.config.by_roles);
+      EXPECT_EQ(plan.config.by_roles, size < 128 || head_dim > 128);
       EXPECT_EQ(size % plan.config.block_m, 0);  // a step lies in one block
       EXPECT_EQ(size % (plan.query.consumer_warpgroups * backward::kScoreTile), 0);
+    }
+  }
+}
+
+TEST(Sm90BackwardOptions, BlockMasksBesideOthersOrForTheSameBitsAreByRoles) {
+  for (const auto& change : std::initializer_list<void (*)(AttentionProblem&)>{
+           [](AttentionProblem& p) { p.deterministic = true; }, [](AttentionProblem& p) { p.softcap = 30.0F; },
+           [](AttentionProblem& p) { p.modifiers.has_bias = true; }, [](AttentionProblem& p) { p.dropout = 0.25F; }}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim);
+      problem.modifiers.block_size = 128;
+      change(problem);
+      EXPECT_TRUE(planned(problem).config.by_roles);
     }
   }
 }

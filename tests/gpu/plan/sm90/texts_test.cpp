@@ -81,8 +81,29 @@ TEST(TextOptions, SayWhatTextsSay) {
   EXPECT_FALSE(gpu::text_rule(both).mask);
 }
 
+TEST(TextOptions, StandBesideMasksThatSayMore) {
+  const AttentionProblem planned =
+      gpu::planned_problem(problem_with({"", "", "q - k < 300 && k <= q && (q - k) % 4 == 0", {}}));
+  EXPECT_TRUE(gpu::text_rule(planned).mask);
+  EXPECT_EQ(planned.causal, CausalMask::bottom_right);
+  EXPECT_EQ(planned.window.left, 299);
+  EXPECT_EQ(planned.modifiers.block_size, 128);
+}
+
+TEST(Texts, ChooseTheDesignOfTheBackward) {
+  const auto by_roles = [](const char* score, const char* mask) {
+    AttentionProblem problem = problem_with({"", score, mask, {kSlope}});
+    problem.pass = Pass::backward;
+    return backward_config(gpu::planned_problem(problem))->by_roles;
+  };
+  EXPECT_FALSE(by_roles("score + slope[head] * (k - q)", "k <= q"));
+  EXPECT_FALSE(by_roles("", "k <= q || slope[k] > 0.0"));
+  EXPECT_TRUE(by_roles("score * slope[head]", ""));
+  EXPECT_TRUE(by_roles("score + slope[head]", "k <= q || k < 512"));
+}
+
 TEST(TextOptions, LeaveOtherTexts) {
-  for (const char* mask : {"k <= q || k < 512", "k < q * 2", "k <= q && (q - k) % 4 == 0", "k < 100", "k > q"}) {
+  for (const char* mask : {"k <= q || k < 512", "k < q * 2", "k < 100", "k > q"}) {
     const AttentionProblem planned = gpu::planned_problem(problem_with({"", "", mask, {}}));
     EXPECT_TRUE(gpu::text_rule(planned).mask) << mask;
     EXPECT_EQ(planned.causal, CausalMask::none) << mask;
