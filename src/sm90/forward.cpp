@@ -13,6 +13,7 @@
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/forward_call.h"
 #include "gpu/call/override.h"
+#include "gpu/call/shared_or_any.h"
 #include "gpu/params/cache.h"
 #include "gpu/params/forward.h"
 #include "gpu/params/scales.h"
@@ -162,8 +163,11 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const forwar
 engine::PlannedCallResult plan_forward(const gpu::Request& request) {
   const Result<forward::Config> config = forward_config(request.problem, request.shape, request.choice.choice);
   if (!config.ok()) return config.status();
-  return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, request.shape, *config), *config,
-                                  [&](const forward::Config& chosen) { return plan_variant(request, chosen); });
+  const auto plan = [&](const forward::Config& chosen) { return plan_variant(request, chosen); };
+  if (const auto shared = shared_values_config(request.problem, *config); shared.has_value()) {
+    return gpu::shared_or_any(plan(*shared), plan(*config));
+  }
+  return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, request.shape, *config), *config, plan);
 }
 
 }  // namespace strobe::sm90

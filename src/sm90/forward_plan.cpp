@@ -61,9 +61,8 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
   if (config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const Checked heads = Checked(problem.batch) * (problem.heads_q / config.packed_heads);
   const std::int64_t tiles = (heads * m_tiles_of(problem, config)).value();
-  // Parts of wide tiles are large, and whole tiles of one length are even.
-  const bool even = is_wide(config) && !config.rule.varlen;
-  if (even && wanted == 0 && gpu::occupy_most(tiles, shape.multiprocessors)) return 0;
+  // Parts of wide tiles are large, and whole ones of the heads of a sequence read its keys at the same time.
+  if (is_wide(config) && wanted == 0 && gpu::occupy_most(tiles, shape.multiprocessors)) return 0;
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
                             gpu::most_visible_keys(problem, config.rule), wanted);
 }
@@ -151,6 +150,12 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
   const std::optional<forward::Config> tiles = with_aligned_bias_tiles(call, problem);
   if (!tiles.has_value()) return std::nullopt;
   return with_schedule(*tiles, problem, shape);
+}
+
+std::optional<forward::Config> shared_values_config(const AttentionProblem& problem, const forward::Config& config) {
+  const std::optional<forward::Config> tiles = with_values_in_keys(config, problem);
+  if (!tiles.has_value()) return std::nullopt;
+  return completed(*tiles);
 }
 
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,

@@ -44,6 +44,9 @@ std::vector<forward::Config> tile_choices_of(const AttentionProblem& problem, co
 std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
                                                    const forward::Config& config);
 
+/// Where V is K's first columns: the variant in the place of `config`, if there is one for this problem.
+std::optional<forward::Config> shared_values_config(const AttentionProblem& problem, const forward::Config& config);
+
 /// The plan of a variant that fits the problem.
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
                          const gpu::Choice& choice = {});

@@ -53,7 +53,8 @@ constexpr auto fields_of(const Config&) {
       field("producer_registers", &Config::producer_registers),
       field("consumer_registers", &Config::consumer_registers), field("output_warpgroups", &Config::output_warpgroups),
       field("output_registers", &Config::output_registers), field("key_panels", &Config::key_panels),
-      field("register_columns", &Config::register_columns), field("debug", &Config::debug));
+      field("register_columns", &Config::register_columns), field("values_in_keys", &Config::values_in_keys),
+      field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -34,6 +34,8 @@ Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, co
   list_forward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, shape, *config);
   if (aligned.has_value()) list_forward(problem, shape, *aligned, choice, list);
+  const auto shared = shared_values_config(problem, *config);
+  if (shared.has_value()) list_forward(problem, shape, *shared, choice, list);
   gpu::list_cache_conversion(given, gpu::kSm90a, list);
   return {};
 }

@@ -13,25 +13,51 @@ namespace {
 using forward::Config;
 
 constexpr int kCompiledColumnsOfV[] = {256, 384, 512};  // halves of which are whole panels
-constexpr int kBytesOfV = 96 * 1024;                    // three blocks of one warpgroup's 256 columns
-constexpr int kOutputRegisters = 160;                   // of which 128 hold O; the others' sum is 192
+constexpr int kMostColumnsOfV = 512;
+constexpr int kBytesOfV = 96 * 1024;   // three blocks of one warpgroup's 256 columns
+constexpr int kOutputRegisters = 160;  // of which 128 hold O; the others' sum is 192
 constexpr int kMostKeyPanels = 16;
+constexpr int kMostSharedStages = 12;
 
 /// Registers of the other two roles, and Q's columns that the consumer has registers for: as compiling shows.
 struct WideRegisters {
   int producer, consumer, columns;
+  int output = kOutputRegisters;
 };
+
+/// What else than plain scores the consumer has registers for.
+bool is_crowded(const ScoreRule& rule) {
+  return rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap;
+}
+
+/// Where V is K's first columns, one warp finds and loads all of a block.
+WideRegisters shared_registers(const Config& config) {
+  if (config.keys == forward::KeySource::page_rows) return {64, 128, 128};
+  if (config.schedule == Schedule::split) return {48, 144, 128};
+  return config.rule.varlen ? WideRegisters{40, 136, 128, 168} : WideRegisters{32, 160, 256};
+}
 
 WideRegisters wide_registers(const Config& config) {
   const ScoreRule& rule = config.rule;
   const bool copies = config.keys == forward::KeySource::page_rows;
-  const bool crowded = rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap;
+  const bool crowded = is_crowded(rule);
+  if (config.values_in_keys) return shared_registers(config);
   if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
   if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
   if (copies) return {64, 128, crowded ? 64 : 128};
   if (crowded) return {40, 152, 128};
   if (config.schedule == Schedule::split) return {40, 152, 192};
   return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
+}
+
+/// Stages of V's ring, which K is in, as many as fit, and one of the columns behind.
+Config with_shared_stages(const Config& tiles) {
+  Config config = tiles;
+  config.output_stages = forward::kSharedColumns / kPanelColumns;
+  config.key_panels = 1;
+  config.stages = kMostSharedStages;
+  while (smem_plan(config).total_bytes > kMaxSmemBytes) --config.stages;
+  return config;
 }
 
 }  // namespace
@@ -54,13 +80,30 @@ Config with_wide_tiles(const Config& call) {
   return config;
 }
 
+std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionProblem& problem) {
+  const ScoreRule& rule = tiles.rule;
+  const bool has_widths = problem.head_dim == tiles.head_dim && problem.head_dim_v == kMostColumnsOfV &&
+                          problem.head_dim >= problem.head_dim_v;
+  if (!is_wide(tiles) || !has_widths || problem.heads_kv != 1) return std::nullopt;
+  // These take registers that V's ring has, too, as does finding the parts of sequences of any length.
+  if (rule.bias || rule.dropout || rule.block_mask != 0 || is_crowded(rule)) return std::nullopt;
+  const bool splits = tiles.schedule == Schedule::split;
+  const bool copies = tiles.keys == forward::KeySource::page_rows;
+  if (rule.varlen && splits) return std::nullopt;
+  if (rule.mask_right && (splits || (rule.varlen && !copies))) return std::nullopt;
+  Config config = tiles;
+  config.values_in_keys = true;
+  return config;
+}
+
 Config completed_wide(const Config& tiles) {
   Config config = tiles;
   const WideRegisters registers = wide_registers(tiles);
   config.producer_registers = registers.producer;
   config.consumer_registers = registers.consumer;
-  config.output_registers = kOutputRegisters;
+  config.output_registers = registers.output;
   config.register_columns = std::min(registers.columns, tiles.head_dim);
+  if (config.values_in_keys) return with_shared_stages(config);
   config.output_stages = 1;
   config.key_panels = kMostKeyPanels;
   while (config.key_panels > 2 && smem_plan(config).total_bytes > kMaxSmemBytes) --config.key_panels;

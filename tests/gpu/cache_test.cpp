@@ -17,8 +17,9 @@ namespace {
 class GpuCache : public FamilyTest {
  protected:
   /// Drawn until the copy has left padding, or none; returns what the plan says.
+  /// `latent`: V is K's first columns.
   std::string expect_matches(const AttentionCase& attention, CacheKind kind, std::int64_t page_size, bool padded,
-                             std::uint64_t seed = 1) {
+                             std::uint64_t seed = 1, bool latent = false) {
     SCOPED_TRACE(describe(attention));
     SCOPED_TRACE(page_size);
     const TestedVariants variants(true);
@@ -27,9 +28,15 @@ class GpuCache : public FamilyTest {
       Random random(seed);
       const CacheCopy copy(tensors.forward_arguments(), kind, random, page_size);
       if (copy.arguments().sequences.leftpad_k.given() != padded) continue;
-      DeviceCache cache(copy.arguments(), device());
+      ForwardArguments arguments = copy.arguments();
+      if (latent) {
+        arguments.v = arguments.k;
+        arguments.v.shape[3] = attention.head_dim_v;
+      }
+      DeviceCache cache(arguments, device());
+      if (latent) cache.arguments().v.data = cache.arguments().k.data;
       cache.run(attention.options, stream());
-      if (!HasFailure()) cache.expect_matches(copy.arguments(), attention.options);
+      if (!HasFailure()) cache.expect_matches(arguments, attention.options);
       return cache.explained();
     }
   }
@@ -107,6 +114,27 @@ TEST_P(GpuWideCache, PagesAndEntriesBehindPadding) {
     expect_matches(wide_case(33, 400, 576, 512), CacheKind::entries, 0, true, seed);
     expect_matches(wide_case(1, 900, 576, 512), CacheKind::entries, 0, false, seed);
     if (HasFailure()) return;
+  }
+}
+
+/// One row a token, read as key and value, by query heads that fill some of a tile or two of them.
+TEST_P(GpuWideCache, ValuesThatAreKeys) {
+  for (const std::int64_t head_dim : {512, 576}) {
+    for (const std::int64_t queries : {1, 70}) {
+      AttentionCase attention = cached_case(queries, 530, head_dim, CausalMask::none);
+      attention.head_dim_v = 512;
+      attention.heads_kv = 1;
+      attention.heads_q = queries == 1 ? 128 : 5;
+      std::string plan;
+      for (const std::int64_t page_size : {1, 7, 16, 64, 100}) {
+        plan = expect_matches(attention, CacheKind::pages, page_size, false, 1, true);
+        EXPECT_NE(plan.find("where v is a view of k"), std::string::npos) << plan;
+        if (HasFailure()) return;
+      }
+      expect_matches(attention, CacheKind::pages, 16, true, 1, true);
+      expect_matches(attention, CacheKind::entries, 0, true, 1, true);
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 namespace strobe::ptx {
 
 using cuda::std::uint32_t;
+using cuda::std::uint64_t;
 
 /// Copies `bytes` (16 or 0) of the 16 bytes at `from` and zeros in place of the others, and prefetches the 128 bytes
 /// around them to L2. `from` must be an address even where nothing is read.
@@ -27,6 +28,13 @@ __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
+
+/// One arrival of this thread, which the mbarrier expects, once all of its copies so far are complete.
+__device__ __forceinline__ void cp_async_arrive(uint64_t& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(&barrier)))
+               : "memory");
 }
 
 /// Waits until none of this thread's copies is on its way.

@@ -39,6 +39,8 @@ __device__ __forceinline__ int blocks_of_head(const Params& params, int index) {
 
 /// The key blocks of all tiles in a row, sequence by sequence, head by head: CTA w of W takes the w-th W-th of them,
 /// whatever lengths the device finds. Where keys have segments, those are what is laid in a row, and each is a part.
+/// With heads outermost, all sequences of a head come before those of the next: CTAs that work on two heads of one
+/// sequence then read its keys at the same time.
 template <Tiling T>
 class SplitScheduler {
  public:
@@ -57,7 +59,9 @@ class SplitScheduler {
     const int worker = blockIdx.x;
     at_ = worker < workers_ ? first_of(worker) : 0;
     end_ = worker < workers_ ? first_of(worker + 1) : 0;
-    if constexpr (T.rule.varlen) {
+    if constexpr (T.heads_outermost) {
+      blocks_of_all_ = blocks_ / max(heads_, 1);
+    } else if constexpr (T.rule.varlen) {
       int end = sequences.sequences;  // of those that may hold at_
       while (end - sequence_ > 1) {
         const int middle = (sequence_ + end) / 2;
@@ -70,15 +74,14 @@ class SplitScheduler {
     if (at_ >= end_) {
       return false;
     }
-    const int first_of_sequence = find_sequence();
+    int within = find_sequence();
     const sequence::Sequence sequence = sequence::sequence_of<T.rule>(of_, sequence_);
     const int first_key = sequence::first_positions<T.rule>(of_, sequence_).k;
     const int blocks_of_head =
         T.rule.varlen ? work_.first_block[sequence_ + 1] - work_.first_block[sequence_] : work_.blocks_of_head;
-    int within = at_ - first_of_sequence;
     tile.sequence = sequence_;
-    tile.head = within / blocks_of_head;
-    within -= tile.head * blocks_of_head;
+    tile.head = T.heads_outermost ? at_ / blocks_of_all_ : within / blocks_of_head;
+    within %= blocks_of_head;
     tile.m = 0;
     int blocks = blocks_of_tile<T>(work_.visibility, sequence, 0, first_key);
     while (within >= blocks) {
@@ -110,17 +113,22 @@ class SplitScheduler {
     return static_cast<int>((static_cast<long long>(block + 1) * workers_ - 1) / blocks_);
   }
 
-  /// Moves to the sequence of at_, and says where its blocks begin.
+  /// Moves to the sequence of at_, and says how far behind its first block that is.
   __device__ __forceinline__ int find_sequence() {
+    const int heads = T.heads_outermost ? 1 : heads_;  // of a sequence that lie in a row
+    const int at = T.heads_outermost ? at_ % blocks_of_all_ : at_;
     if constexpr (T.rule.varlen) {
-      while (at_ >= work_.first_block[sequence_ + 1] * heads_) {
+      if (T.heads_outermost && at < work_.first_block[sequence_]) {
+        sequence_ = 0;
+      }
+      while (at >= work_.first_block[sequence_ + 1] * heads) {
         ++sequence_;
       }
-      return work_.first_block[sequence_] * heads_;
+      return at - work_.first_block[sequence_] * heads;
     } else {
-      const int blocks = work_.blocks_of_head * heads_;
-      sequence_ = at_ / blocks;
-      return sequence_ * blocks;
+      const int blocks = work_.blocks_of_head * heads;
+      sequence_ = at / blocks;
+      return at - sequence_ * blocks;
     }
   }
 
@@ -135,9 +143,10 @@ class SplitScheduler {
   const Lengths of_;
   const SplitWork& work_;
   int sequence_ = 0;
-  int blocks_;    // of all tiles
-  int workers_;   // CTAs that have some
-  int at_, end_;  // this CTA's that are left
+  int blocks_;             // of all tiles
+  int blocks_of_all_ = 1;  // heads outermost: of one head's tiles
+  int workers_;            // CTAs that have some
+  int at_, end_;           // this CTA's that are left
 };
 
 /// By all threads of the CTA; `work` is ready after a __syncthreads.

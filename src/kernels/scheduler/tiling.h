@@ -18,9 +18,10 @@ struct Tiling {
   Schedule schedule = Schedule::rounds;
   int block_m = 0;
   int block_n = 0;
-  int packed_heads = 1;    // query heads whose rows are interleaved in a tile
-  int threads = 0;         // of a CTA
-  int segment_blocks = 0;  // row-invariant calls: key blocks that a part has at most; 0: any number
+  int packed_heads = 1;          // query heads whose rows are interleaved in a tile
+  int threads = 0;               // of a CTA
+  bool heads_outermost = false;  // split schedules: all sequences of a head, then those of the next; else inside out
+  int segment_blocks = 0;        // row-invariant calls: key blocks that a part has at most; 0: any number
 };
 
 }  // namespace strobe

@@ -23,7 +23,7 @@
 //
 // Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
 // warpgroup w - 1 arrives when it has issued its GEMMs. The last warpgroup opens the first turn. kWideEnd: all of a
-// wide loop's warpgroups have stored what they had.
+// wide loop's warpgroups have stored what they had. kOutputTurn + w: the warps of O's warpgroup w have read V.
 //
 // Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
 #pragma once
@@ -37,6 +37,7 @@ namespace strobe::sm90::forward {
 
 constexpr int kTurn = 1;  // first of the named barriers
 constexpr int kWideEnd = 1;
+constexpr int kOutputTurn = 2;  // and the next: of the warpgroups that hold O
 
 template <Config C>
 struct RawBarriers {
@@ -106,9 +107,18 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
 
 /// Wide loops: warps that take turns at panels which they copy. Each arrives for every panel.
 inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
-constexpr int panel_writers(const Config& c) { return c.keys == KeySource::page_rows ? kRowWarps : 1; }
+/// Where V is part of K, these warps copy rows of their own of every panel. Each thread's copies arrive by themselves.
+inline constexpr int kSharedRowWarps = 2;
+
+constexpr int panel_writers(const Config& c) {
+  if (c.keys != KeySource::page_rows) {
+    return 1;
+  }
+  return c.values_in_keys ? kSharedRowWarps * kWarpSize : kRowWarps;
+}
 constexpr int value_writers(const Config& c) {
-  return c.keys == KeySource::page_rows ? kRowWarps * panels(output_columns(c)) : 1;
+  const bool by_panel = c.keys == KeySource::page_rows && !c.values_in_keys;
+  return panel_writers(c) * (by_panel ? panels(output_columns(c)) : 1);
 }
 
 template <Config C>

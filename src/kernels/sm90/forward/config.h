@@ -113,6 +113,9 @@ struct Config {
   int key_panels = 0;        // stages of the ring of K, 64 columns of a block each
   int register_columns = 0;  // of Q that the consumer keeps in registers: the others stay in shared memory
 
+  // V is K's first columns: those are loaded once, 128 to a stage of V's ring. The ring of K has the columns behind.
+  bool values_in_keys = false;
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -125,6 +128,12 @@ constexpr bool is_wide(const Config& c) { return c.loop == Loop::wide; }
 
 /// Columns of O that one warpgroup holds.
 constexpr int output_columns(const Config& c) { return is_wide(c) ? c.head_dim_v / c.output_warpgroups : c.head_dim_v; }
+
+/// Columns of a stage of V's ring where V is K's first columns.
+inline constexpr int kSharedColumns = 128;
+
+/// Columns of a stage of V's ring.
+constexpr int stage_columns(const Config& c) { return c.values_in_keys ? kSharedColumns : output_columns(c); }
 
 /// Warpgroups that store O.
 constexpr int storing_warpgroups(const Config& c) { return is_wide(c) ? c.output_warpgroups : c.consumer_warpgroups; }
@@ -167,6 +176,7 @@ constexpr Tiling tiling(const Config& c) {
           .block_n = c.block_n,
           .packed_heads = c.packed_heads,
           .threads = threads_per_block(c),
+          .heads_outermost = is_wide(c),
           .segment_blocks = c.segment_blocks};
 }
 

@@ -113,7 +113,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.q_bytes =
       is_wide(c) ? tile_bytes(kRowsPerWarpgroup, c.head_dim - c.register_columns) : kRowsPerWarpgroup * row_bytes;
   plan.k_bytes = is_wide(c) ? tile_bytes(c.block_n, kPanelColumns) : c.block_n * row_bytes;
-  plan.v_bytes = is_wide(c) ? tile_bytes(c.block_n, output_columns(c)) : value_tile_bytes(c);
+  plan.v_bytes = is_wide(c) ? tile_bytes(c.block_n, stage_columns(c)) : value_tile_bytes(c);
   plan.q = 0;
   plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
   plan.v = plan.k + (is_wide(c) ? c.key_panels : c.stages) * plan.k_bytes;
@@ -122,8 +122,10 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.p = plan.raw + c.raw_stages * plan.raw_bytes;
   const int blocks_of_p = is_wide(c) ? kProbabilityStages : 0;
   plan.o = plan.p + blocks_of_p * tile_bytes(kRowsPerWarpgroup, kPanelColumns);
-  // What segments leave is not in use when a tile's rows are stored: they pass through its memory.
-  const int staged = c.keeps_in_smem ? 0 : storing_warpgroups(c) * kWarpsPerWarpgroup * c.output_stages;
+  // What segments leave is not in use when a tile's rows are stored: they pass through its memory. Where V is part of
+  // K, they pass through the stages of the tile's last block.
+  const bool has_stages = !c.keeps_in_smem && !c.values_in_keys;
+  const int staged = has_stages ? storing_warpgroups(c) * kWarpsPerWarpgroup * c.output_stages : 0;
   plan.kept = plan.o + staged * kOutputPanelBytes;
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.bias = plan.scales + c.stages * scale_bytes(c);

@@ -84,6 +84,33 @@ TEST(Sm90WidePlan, SplitsKeysOfFewQueries) {
   EXPECT_EQ(schedule_of(2, 512, false), Schedule::rounds);
 }
 
+/// Of one key head, K's rows of 576 or 512 columns, V's of 512; where the registers last.
+TEST(Sm90WidePlan, LoadsValuesThatAreKeysOnce) {
+  const auto shared = [](std::int64_t head_dim, std::int64_t head_dim_v, WideChange change) {
+    AttentionProblem problem = problem_of(4096, head_dim, head_dim_v);
+    problem.heads_kv = 1;
+    change(problem);
+    const auto config = shared_values_config(problem, config_of(problem));
+    if (!config.has_value()) return false;
+    EXPECT_TRUE(config->values_in_keys);
+    EXPECT_GE(config->stages, 7);  // nearly two blocks of four stages
+    EXPECT_LE(smem_plan(*config).total_bytes, kMaxSmemBytes);
+    const int registers = config->producer_registers + config->consumer_registers + 2 * config->output_registers;
+    EXPECT_LE(registers * kWarpgroupSize, 65536);
+    return true;
+  };
+  const WideChange nothing = [](AttentionProblem&) {};
+  EXPECT_TRUE(shared(576, 512, nothing));
+  EXPECT_TRUE(shared(512, 512, nothing));
+  EXPECT_TRUE(shared(576, 512, [](AttentionProblem& p) { set_pages(p, 1); }));
+  EXPECT_TRUE(shared(576, 512, [](AttentionProblem& p) { set_pages(p, 64); }));
+  EXPECT_FALSE(shared(568, 512, nothing));
+  EXPECT_FALSE(shared(576, 256, nothing));
+  EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.heads_kv = p.heads_q; }));
+  EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.softcap = 30.0F; }));
+  EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.modifiers.has_bias = true; }));
+}
+
 TEST(Sm90WidePlan, IsExplained) {
   const AttentionProblem problem = problem_of(4096, 576, 512);
   const std::string text = explain(problem, plan_of(problem));

@@ -14,60 +14,12 @@
 #include "kernels/sm90/forward/consume/steps.h"
 #include "kernels/sm90/forward/consume/wide_message.h"
 #include "kernels/sm90/forward/consume/wide_output.h"
+#include "kernels/sm90/forward/consume/wide_rings.h"
 #include "kernels/sm90/forward/store/empty.h"
 #include "kernels/sm90/forward/store/lse.h"
 #include "kernels/sm90/forward/store/repair.h"
 
 namespace strobe::sm90::forward {
-
-/// The scores' warpgroup in the rings of Q and K, whose stages are panels of 64 columns.
-template <Config C>
-  requires(is_wide(C))
-class Rings<C> {
- public:
-  __device__ __forceinline__ Rings(const Context<C>& context, int warpgroup)
-      : barriers_(context.barriers), warpgroup_(warpgroup), bias_(context.smem, context.params, warpgroup) {
-    q_ = descriptor_k_major(context.smem + kPlan.q);
-    k_ = descriptor_k_major(context.smem + kPlan.k);
-  }
-
-  __device__ __forceinline__ int warpgroup() const { return warpgroup_; }
-
-  /// Q's columns that lie in shared memory.
-  __device__ __forceinline__ Descriptor queries() const { return q_; }
-  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][0], q_at_.parity); }
-  __device__ __forceinline__ void release_q() {
-    arrive<C>(barriers_.q_empty[warpgroup_][0]);
-    q_at_.advance();
-  }
-
-  __device__ __forceinline__ void wait_panel() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
-  __device__ __forceinline__ int panel() const { return k_at_.stage; }
-  __device__ __forceinline__ Descriptor keys() const { return k_ + k_at_.stage * (kPlan.k_bytes >> 4); }
-  __device__ __forceinline__ void next_panel() { k_at_.advance(); }
-
-  /// The oldest panel that was not given back.
-  __device__ __forceinline__ void release_panel() {
-    arrive<C>(barriers_.k_empty[k_done_.stage]);
-    k_done_.advance();
-  }
-
-  __device__ __forceinline__ SharedBias<C> wait_bias() { return bias_.wait_tile(barriers_, warpgroup_); }
-  __device__ __forceinline__ void bias_done() { bias_.release(barriers_, warpgroup_); }
-
- protected:
-  static constexpr SmemPlan kPlan = smem_plan(C);
-
-  Barriers<C>& barriers_;
-
- private:
-  const int warpgroup_;
-  BiasRing<C> bias_;
-  Descriptor q_, k_;  // of stage 0
-  RingPosition<C.q_stages> q_at_;
-  RingPosition<C.key_panels> k_at_, k_done_;
-  static_assert(C.q_stages == 1 && C.consumer_warpgroups == 1 && C.bias_stages == 0);
-};
 
 template <Config C>
 class WideScores : private ScoreSteps<C> {
@@ -100,12 +52,15 @@ class WideScores : private ScoreSteps<C> {
   using typename ScoreSteps<C>::Rules;
   using typename ScoreSteps<C>::Scores, typename ScoreSteps<C>::Operand;
   using ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
-  using Rings<C>::barriers_, Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::panel;
-  using Rings<C>::wait_q, Rings<C>::release_q, Rings<C>::wait_panel, Rings<C>::next_panel, Rings<C>::release_panel;
+  using Rings<C>::barriers_, Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::wait_q, Rings<C>::release_q;
+  using Rings<C>::wait_query_piece, Rings<C>::release_query_piece;
+  using Rings<C>::keys, Rings<C>::wait_piece, Rings<C>::next_piece, Rings<C>::release_piece;
+  using Pieces = KeyPieces<C>;
 
   static constexpr bool kHasSharedQueries = C.register_columns < C.head_dim;
   static constexpr int kRegisterSteps = C.register_columns / 16;
   static constexpr int kStepsPerPanel = kPanelColumns / 16;
+  static constexpr int kPanelBytes = tile_bytes(kRowsPerWarpgroup, kPanelColumns);
 
   /// A tile, from block n down.
   __device__ __forceinline__ void tile(BlockWalk<C>& walk, const TileWork& work, int n_begin, int n) {
@@ -123,7 +78,7 @@ class WideScores : private ScoreSteps<C> {
       const auto slices = rules.dropout.draw(n);
 
       ptx::wgmma_wait_group<0>(s);
-      release_panel();
+      release_piece(Pieces::kCount - 1);
       const bool grew = first_softmax(s, softmax, rules, n, bias, shown);
       if (grew && (flags & kFirstOfTile) == 0) {
         flags |= kGrew;
@@ -146,18 +101,18 @@ class WideScores : private ScoreSteps<C> {
 
   /// Q to registers, and what of it stays in shared memory.
   __device__ __forceinline__ void take_queries() {
+    constexpr int kSteps = kQueryColumns<C> / 16;  // of a piece
+    uint32_t piece = 0;
 #pragma unroll
     for (int step = 0; step < kRegisterSteps; ++step) {
-      if (step % kStepsPerPanel == 0) {
-        wait_panel();
+      if (step % kSteps == 0) {
+        piece = static_cast<uint32_t>(__cvta_generic_to_shared(smem_ + wait_query_piece()));
       }
-      const auto from =
-          static_cast<uint32_t>(__cvta_generic_to_shared(smem_ + smem_plan(C).k + panel() * smem_plan(C).k_bytes));
-      ptx::ldmatrix_x4(q_[step], from + lane_offset(step % kStepsPerPanel * 16));
-      if ((step + 1) % kStepsPerPanel == 0) {
+      const int panel = step % kSteps / kStepsPerPanel;
+      ptx::ldmatrix_x4(q_[step], piece + panel * kPanelBytes + lane_offset(step % kStepsPerPanel * 16));
+      if ((step + 1) % kSteps == 0 || step + 1 == kRegisterSteps) {
         __syncwarp();
-        next_panel();
-        release_panel();
+        release_query_piece();
       }
     }
     if constexpr (kHasSharedQueries) {
@@ -167,21 +122,22 @@ class WideScores : private ScoreSteps<C> {
 
   /// S = Q K^T of a block. `hands_on`: P of the block before goes to the others once all of it is issued.
   __device__ __forceinline__ void issue_scores(Scores& s, bool hands_on) {
-    constexpr int kPanels = C.head_dim / kPanelColumns;
 #pragma unroll
-    for (int i = 0; i < kPanels; ++i) {
-      wait_panel();
+    for (int i = 0; i < Pieces::kCount; ++i) {
+      wait_piece(i);
       if (i == 0) {
         ptx::wgmma_fence();
       }
 #pragma unroll
-      for (int step = i * kStepsPerPanel; step < (i + 1) * kStepsPerPanel; ++step) {
-        const Descriptor k = keys() + k_major_step(step % kStepsPerPanel, C.block_n);
-        if (step < kRegisterSteps) {
-          ptx::wgmma_rs_k<C.rule.element>(s, q_[step], k, step > 0 ? 1 : 0);
+      for (int step = 0; step < Pieces::columns(i) / 16; ++step) {
+        const Descriptor k = keys(i) + k_major_step(step, C.block_n);
+        const int of_row = Pieces::first(i) / 16 + step;
+        const bool is_first = i == 0 && step == 0;
+        if (of_row < kRegisterSteps) {
+          ptx::wgmma_rs_k<C.rule.element>(s, q_[of_row], k, is_first ? 0 : 1);
         } else {
-          const Descriptor q = queries() + k_major_step(step - kRegisterSteps, kRowsPerWarpgroup);
-          if (step == 0) {
+          const Descriptor q = queries() + k_major_step(of_row - kRegisterSteps, kRowsPerWarpgroup);
+          if (is_first) {
             ptx::wgmma_ss<C.rule.element, false>(s, q, k);
           } else {
             ptx::wgmma_ss<C.rule.element, true>(s, q, k);
@@ -189,10 +145,10 @@ class WideScores : private ScoreSteps<C> {
         }
       }
       ptx::wgmma_commit_group();
-      next_panel();
+      next_piece(i);
       if (i > 0) {
         ptx::wgmma_wait_group<1>();
-        release_panel();
+        release_piece(i - 1);
       }
     }
     if (hands_on) {

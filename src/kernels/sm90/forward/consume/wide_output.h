@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/sm90/forward/consume/wide_message.h"
+#include "kernels/sm90/forward/consume/wide_values.h"
 #include "kernels/sm90/forward/context.h"
 #include "kernels/sm90/forward/store/pipe.h"
 #include "kernels/sm90/ptx/wgmma.h"
@@ -18,12 +19,9 @@ class WideOutput {
         params_(context.params),
         warpgroup_(warpgroup),
         probabilities_{context.smem},
+        values_(context, warpgroup),
         pipe_(context.o, context.smem, warpgroup) {
     p_ = descriptor_k_major(probabilities_.block(0));
-    v_ = descriptor_mn_major(context.smem + kPlan.v, C.block_n);
-    for (int before = 0; before < warpgroup; ++before) {
-      v_at_.advance();
-    }
   }
 
   /// Every block of every tile of this CTA.
@@ -40,9 +38,17 @@ class WideOutput {
       if ((flags & kGrew) != 0) {
         shrink(o, message);
       }
-      multiply(o, (flags & kFirstOfTile) == 0);
+      if ((flags & kFirstOfTile) != 0) {
+        values_.begin_tile();
+      }
+      const bool keeps = C.values_in_keys && (flags & kLastOfTile) != 0;
+      int stages[kParts];
+      multiply(o, (flags & kFirstOfTile) == 0, keeps, stages);
       if ((flags & kLastOfTile) != 0) {
-        store(o, message);
+        store(o, message, stages);
+      }
+      if (keeps) {
+        give_back(stages);
       }
       __syncwarp();
       arrive<C>(barriers_.p_empty[p_at_.stage]);
@@ -55,54 +61,68 @@ class WideOutput {
   }
 
  private:
-  // With 512 threads to a CTA ptxas takes no WGMMA of more than 96 accumulators, whatever setmaxnreg says.
-  static constexpr int kParts = output_columns(C) > 192 ? 2 : 1;
-  static constexpr int kPartColumns = output_columns(C) / kParts;
-  static constexpr int kPartBytes = tile_bytes(C.block_n, kPartColumns);
-  static_assert(kPartColumns % kPanelColumns == 0);
-  using Output = float[kParts][kPartColumns / 2];
-  static constexpr SmemPlan kPlan = smem_plan(C);
+  static constexpr int kParts = kOutputParts<C>;
+  static constexpr int kColumns = kPartColumns<C>;  // of a part
+  static_assert(kColumns % kPanelColumns == 0 && kParts <= 2);
+  using Output = float[kParts][kColumns / 2];
 
   __device__ __forceinline__ static void shrink(Output& o, const BlockMessage& message) {
     const float factor[kRowsPerThread] = {message.correction[warpgroup_row(0)], message.correction[warpgroup_row(1)]};
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int i = 0; i < kPartColumns / 2; ++i) {
+      for (int i = 0; i < kColumns / 2; ++i) {
         o[part][i] *= factor[i / 2 % kRowsPerThread];
       }
     }
   }
 
-  /// O (+)= P V of a block.
-  __device__ __forceinline__ void multiply(Output& o, bool accumulate) {
-    wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity);
+  /// O (+)= P V of a block, part by part, out of `stages` of V's ring. They are given back unless `keeps`.
+  __device__ __forceinline__ void multiply(Output& o, bool accumulate, bool keeps, int (&stages)[kParts]) {
     const Descriptor p = p_ + p_at_.stage * (Probabilities<C>::kBytes >> 4);
-    const Descriptor v = v_ + v_at_.stage * (kPlan.v_bytes >> 4);
+    Descriptor v[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {  // no WGMMA is issued yet: ptxas wants none around a wait
+      values_.wait_part(part);
+      v[part] = values_.values(part);
+      stages[part] = values_.next_part(part);
+    }
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < C.block_n / 16; ++step) {
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
+      for (int step = 0; step < C.block_n / 16; ++step) {
         ptx::wgmma_ss_k_mn<C.rule.element>(o[part], p + k_major_step(step, kRowsPerWarpgroup),
-                                           v + (mn_major_step(step) + part * (kPartBytes >> 4)),
-                                           step > 0 || accumulate ? 1 : 0);
+                                           v[part] + mn_major_step(step), step > 0 || accumulate ? 1 : 0);
+      }
+      ptx::wgmma_commit_group();
+    }
+    if constexpr (kParts > 1) {
+      ptx::wgmma_wait_group<1>();
+      if (!keeps) {
+        values_.give_back(stages[0]);
       }
     }
-    ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       ptx::tie(o[part]);
     }
-    arrive<C>(barriers_.v_empty[v_at_.stage]);
-#pragma unroll
-    for (int i = 0; i < C.output_warpgroups; ++i) {
-      v_at_.advance();
+    if (!keeps) {
+      values_.give_back(stages[kParts - 1]);
     }
   }
 
-  __device__ __forceinline__ void store(const Output& o, const BlockMessage& message) {
+  /// The stages through which O left.
+  __device__ __forceinline__ void give_back(const int (&stages)[kParts]) {
+    pipe_.wait_for_reads();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      values_.give_back(stages[part]);
+    }
+  }
+
+  __device__ __forceinline__ void store(const Output& o, const BlockMessage& message, const int (&stages)[kParts]) {
     const float factor[kRowsPerThread] = {message.factor[warpgroup_row(0)], message.factor[warpgroup_row(1)]};
     const bool sees[kRowsPerThread] = {!(factor[0] < 0.0F), !(factor[1] < 0.0F)};
     if constexpr (kSplits<C>) {
@@ -111,9 +131,16 @@ class WideOutput {
         return;
       }
     }
+    if constexpr (C.values_in_keys) {
+      ptx::bar_sync(kOutputTurn + warpgroup_, kWarpgroupSize);  // all four warps have read these stages
+    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      const int first = warpgroup_ * output_columns(C) + part * kPartColumns;
+      if constexpr (C.values_in_keys) {
+        pipe_.stage_in(probabilities_.smem + smem_plan(C).v + stages[part] * smem_plan(C).v_bytes +
+                       warp_of_warpgroup() * C.output_stages * kOutputPanelBytes);
+      }
+      const int first = values_.column(part);
       const auto box_of = [&](int column) {
         const SequenceStart rows{{message.row, message.offset}, message.batch};
         return query_box<C>(rows, first + column, message.m_begin + warp_of_warpgroup() * kRowsPerWarp, message.head);
@@ -126,21 +153,20 @@ class WideOutput {
   __device__ __forceinline__ void store_part(const Output& o, const BlockMessage& message,
                                              const float (&factor)[kRowsPerThread],
                                              const bool (&sees)[kRowsPerThread]) {
-    const SplitParams& split = pipe_.split();
+    const SplitParams& split = reinterpret_cast<const SplitWork*>(probabilities_.smem + smem_plan(C).order)->params;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       if (!sees[r] || warpgroup_row(r) >= message.rows) {
         continue;
       }
-      float* const row = strobe::part_row<C.head_dim_v>(split, message.slot, warpgroup_row(r)).sums +
-                         warpgroup_ * output_columns(C) + fragment_column();
+      float* const row = strobe::part_row<C.head_dim_v>(split, message.slot, warpgroup_row(r)).sums + fragment_column();
       float zero = 0.0F;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-        for (int j = 0; j < kPartColumns / 8; ++j) {
+        for (int j = 0; j < kColumns / 8; ++j) {
           const float2 pair = {o[part][4 * j + 2 * r] * factor[r], o[part][4 * j + 2 * r + 1] * factor[r]};
-          *reinterpret_cast<float2*>(row + part * kPartColumns + 8 * j) = pair;
+          *reinterpret_cast<float2*>(row + values_.column(part) + 8 * j) = pair;
           zero = __fmaf_rn(pair.x, 0.0F, __fmaf_rn(pair.y, 0.0F, zero));
         }
       }
@@ -152,10 +178,10 @@ class WideOutput {
   const Params& params_;
   const int warpgroup_;
   const Probabilities<C> probabilities_;
+  ValueRing<C> values_;
   OutputPipe<C> pipe_;
-  Descriptor p_, v_;  // of stage 0
+  Descriptor p_;  // of stage 0
   RingPosition<kProbabilityStages> p_at_;
-  RingPosition<C.stages> v_at_;
   bool finite_ = true;  // whether everything that this thread stored was
 };
 

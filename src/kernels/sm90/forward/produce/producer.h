@@ -11,6 +11,7 @@
 #include "kernels/sm90/forward/produce/stored.h"
 #include "kernels/sm90/forward/produce/wide.h"
 #include "kernels/sm90/forward/produce/wide_rows.h"
+#include "kernels/sm90/forward/produce/wide_shared.h"
 
 namespace strobe::sm90::forward {
 
@@ -65,6 +66,14 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
   } else if constexpr (is_wide(C)) {
     if (warp == 0) {
       feed_shared_queries(context);
+    } else if constexpr (C.values_in_keys && C.keys == KeySource::page_rows) {
+      if (warp <= kSharedRowWarps) {
+        SharedRowsFeeder<C>(context, warp - 1).run();
+      }
+    } else if constexpr (C.values_in_keys) {
+      if (warp == 1) {
+        feed_shared_keys(context);
+      }
     } else if constexpr (C.keys == KeySource::page_rows) {
       WideRowsFeeder<C>(context, warp - 1).run();
     } else if (warp == 1) {

@@ -30,6 +30,9 @@ class OutputPipe {
   /// Split schedules: where parts go.
   __device__ __forceinline__ const SplitParams& split() const { return *split_; }
 
+  /// From now on rows are staged here: kStages panels, that no one else uses.
+  __device__ __forceinline__ void stage_in(unsigned char* memory) { stage_ = memory; }
+
   /// What was stored before has left shared memory.
   __device__ __forceinline__ static void wait_for_reads() {
     if (threadIdx.x % kWarpSize == 0) {

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forwards with a variant for calls in which V is a view of K.
+#pragma once
+
+#include "engine/engine.h"
+
+namespace strobe::gpu {
+
+/// Whether V is K's first columns, and all of K lies within the 64 GiB that 32 bits count in pieces of 16 bytes.
+bool values_are_keys(const ForwardArguments& arguments);
+
+/// A call that runs `shared` where V is K's first columns, and else `any`; an error where one of them is.
+engine::PlannedCallResult shared_or_any(const engine::PlannedCallResult& shared, const engine::PlannedCallResult& any);
+
+}  // namespace strobe::gpu

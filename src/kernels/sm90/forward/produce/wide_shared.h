@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Wide loops whose V is K's first columns: of each block the columns behind those to the ring of K, then the others to
+// that of V, 128 columns a stage. What of Q is to be kept in registers passes through the latter, before the first
+// block of its tile.
+#pragma once
+
+#include "kernels/ptx/async_copy.h"
+#include "kernels/sm90/forward/produce/pages.h"
+#include "kernels/sm90/forward/produce/query.h"
+#include "kernels/sm90/forward/produce/wide.h"
+
+namespace strobe::sm90::forward {
+
+/// A tile's columns of Q that one stage takes on their way to registers: by the thread that feeds.
+template <Config C>
+__device__ __forceinline__ void load_query_piece(const Context<C>& context, const TileWork& work, int first,
+                                                 unsigned char* destination, uint64_t& full) {
+  constexpr int kPanelBytes = tile_bytes(kRowsPerWarpgroup, kPanelColumns);
+  const int count = min(kSharedColumns, C.register_columns - first) / kPanelColumns;
+  const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
+  expect(full, count * kPanelBytes);
+  for (int panel = 0; panel < count; ++panel) {
+    load_panel<(C.packed_heads > 1)>(context.q,
+                                     query_box<C>(rows, first + panel * kPanelColumns, work.m_begin, work.tile.head),
+                                     destination + panel * kPanelBytes, full);
+  }
+}
+
+/// By TMA.
+template <Config C>
+__device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
+  PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> behind(context.smem + smem_plan(C).k, context.barriers.k_full,
+                                                            context.barriers.k_empty);
+  PieceFeeder<C, C.stages, smem_plan(C).v_bytes> shared(context.smem + smem_plan(C).v, context.barriers.v_full,
+                                                        context.barriers.v_empty);
+  WideBlocks<C> blocks(context);
+  int tiles = 0;
+  while (blocks.has_next()) {
+    if (blocks.cursor().tiles() != tiles) {
+      tiles = blocks.cursor().tiles();
+      for (int first = 0; first < C.register_columns; first += kSharedColumns) {
+        shared.feed([&](unsigned char* destination, uint64_t& full) {
+          if (this_thread_feeds<C>()) {
+            load_query_piece(context, blocks.cursor().work(), first, destination, full);
+          }
+        });
+      }
+    }
+    const auto block = blocks.take();
+    const auto load = [&](int first, int panels, unsigned char* destination, uint64_t& full) {
+      block.load(context.params.cache, context.k, first, panels, kPanelColumns, destination, full);
+    };
+    if constexpr (C.head_dim > C.head_dim_v) {
+      behind.feed([&](unsigned char* destination, uint64_t& full) {
+        load(C.head_dim_v, panels(C.head_dim - C.head_dim_v), destination, full);
+      });
+    }
+    for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
+      shared.feed(
+          [&](unsigned char* destination, uint64_t& full) { load(first, panels(kSharedColumns), destination, full); });
+    }
+  }
+}
+
+/// Out of pages row by row, by cp.async: one of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy
+/// 128 bytes of a row, a lane always of the same rows, whose addresses it finds once a block.
+template <Config C>
+class SharedRowsFeeder {
+ public:
+  __device__ __forceinline__ SharedRowsFeeder(const Context<C>& context, int warp)
+      : context_(context), warp_(warp), lane_(threadIdx.x % kWarpSize) {
+    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(context.smem));
+    to_ = smem + piece_offset(first_row(), lane_ % kPanelPieces);
+    other_ = smem + piece_offset(first_row() + kRowsAtOnce, lane_ % kPanelPieces);
+  }
+
+  /// Every block of every tile of this CTA. Its pages are read when the block before is being copied.
+  __device__ __forceinline__ void run() {
+    const Params& params = context_.params;
+    KeyCursor<C> cursor(params, context_.schedule);
+    int tiles = 0;
+    bool exists = cursor.next();
+    if (exists) {
+      read_numbers(cursor);
+    }
+    while (exists) {
+      if (cursor.tiles() != tiles) {
+        tiles = cursor.tiles();
+        feed_queries(cursor.work());
+      }
+      find_rows(cursor.head());
+      exists = cursor.next();
+      if (exists) {
+        read_numbers(cursor);
+      }
+      feed_block();
+    }
+    ptx::cp_async_wait_all();
+  }
+
+ private:
+  static constexpr SmemPlan kPlan = smem_plan(C);
+  static constexpr int kRowsAtOnce = kWarpSize / kPanelPieces;
+  static constexpr int kRowsOfWarp = C.block_n / kSharedRowWarps;
+  static constexpr int kEach = kRowsOfWarp / kRowsAtOnce;  // rows of a lane
+  static constexpr int kAtomBytes = kPanelPieces * kPanelRowBytes;
+  static constexpr unsigned kNoRow = ~0U;
+  static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
+  static_assert(kPanelPieces == 2 * kRowsAtOnce);
+
+  __device__ __forceinline__ int first_row() const { return warp_ * kRowsOfWarp + lane_ / kPanelPieces; }
+
+  __device__ __forceinline__ void read_numbers(const KeyCursor<C>& cursor) {
+    first_ = cursor.work().k.start + cursor.block() * C.block_n + first_row();
+    const int end = cursor.work().k.start + cursor.work().k.used;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = first_ + i * kRowsAtOnce;
+      numbers_[i] = row < end ? page_number(context_.params.cache, cursor.work().tile.sequence, row) : kNoEntry;
+    }
+  }
+
+  /// Where this lane's pieces of the rows lie.
+  __device__ __forceinline__ void find_rows(int head) {
+    const CacheParams& cache = context_.params.cache;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int entry = existing(cache, numbers_[i]);
+      const int row = cache.by_page_size.remainder(first_ + i * kRowsAtOnce);
+      rows_[i] = entry == kNoEntry
+                     ? kNoRow
+                     : static_cast<unsigned>(context_.params.k.offset(entry, row, head) / (kPieceBytes / 2)) +
+                           lane_ % kPanelPieces;
+    }
+  }
+
+  __device__ __forceinline__ void feed_queries(const TileWork& work) {
+#pragma unroll 1
+    for (int first = 0; first < C.register_columns; first += kSharedColumns) {
+      uint64_t& full = context_.barriers.v_full[shared_at_.stage];
+      wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
+      if (warp_ == 0 && lane_ == 0) {
+        load_query_piece(context_, work, first, context_.smem + kPlan.v + shared_at_.stage * kPlan.v_bytes, full);
+      } else {
+        cuda::ptx::mbarrier_arrive(&full);
+      }
+      shared_at_.advance();
+    }
+  }
+
+  __device__ __forceinline__ void feed_block() {
+    if constexpr (C.head_dim > C.head_dim_v) {
+      wait<C>(context_.barriers.k_empty[behind_at_.stage], behind_at_.parity);
+      copy<panels(C.head_dim - C.head_dim_v)>(C.head_dim_v, kPlan.k + behind_at_.stage * kPlan.k_bytes);
+      ptx::cp_async_arrive(context_.barriers.k_full[behind_at_.stage]);
+      behind_at_.advance();
+    }
+#pragma unroll 1
+    for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
+      wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
+      copy<panels(kSharedColumns)>(first, kPlan.v + shared_at_.stage * kPlan.v_bytes);
+      ptx::cp_async_arrive(context_.barriers.v_full[shared_at_.stage]);
+      shared_at_.advance();
+    }
+  }
+
+  /// Panels from column `first` on. Rows that do not exist become zeros.
+  template <int count>
+  __device__ __forceinline__ void copy(int first, int stage) const {
+    const auto* const data = reinterpret_cast<const unsigned char*>(context_.params.k.data) + 2 * first;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const bool exists = rows_[i] != kNoRow;
+      const unsigned char* const from = data + (exists ? static_cast<long long>(rows_[i]) * kPieceBytes : 0);
+      const uint32_t to = (i % 2 == 0 ? to_ : other_) + stage;
+#pragma unroll
+      for (int panel = 0; panel < count; ++panel) {
+        ptx::cp_async_16(to + i / 2 * kAtomBytes + panel * kPanelBytes, from + panel * kPanelRowBytes,
+                         exists ? kPieceBytes : 0);
+      }
+    }
+  }
+
+  const Context<C>& context_;
+  const int warp_, lane_;
+  uint32_t to_, other_;  // of the first row and of the second, in stage 0 of what lies at the beginning
+  int first_;            // row of the block whose numbers were read
+  int numbers_[kEach];
+  unsigned rows_[kEach];  // in pieces, or kNoRow
+  RingPosition<C.key_panels> behind_at_{0, 1};
+  RingPosition<C.stages> shared_at_{0, 1};
+};
+
+}  // namespace strobe::sm90::forward
