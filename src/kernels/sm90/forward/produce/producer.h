@@ -11,7 +11,7 @@
 #include "kernels/sm90/forward/produce/stored.h"
 #include "kernels/sm90/forward/produce/wide.h"
 #include "kernels/sm90/forward/produce/wide_rows.h"
-#include "kernels/sm90/forward/produce/wide_shared.h"
+#include "kernels/sm90/forward/produce/wide_shared_rows.h"
 
 namespace strobe::sm90::forward {
 

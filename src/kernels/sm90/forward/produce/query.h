@@ -91,4 +91,20 @@ __device__ __forceinline__ void load_query_panel(const Context<C>& context, cons
   }
 }
 
+/// Where V is K's first columns: a tile's columns of Q that one stage takes on their way to registers: by the thread
+/// that feeds.
+template <Config C>
+__device__ __forceinline__ void load_query_piece(const Context<C>& context, const TileWork& work, int first,
+                                                 unsigned char* destination, uint64_t& full) {
+  constexpr int kPanelBytes = tile_bytes(kRowsPerWarpgroup, kPanelColumns);
+  const int count = min(kSharedColumns, C.register_columns - first) / kPanelColumns;
+  const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
+  expect(full, count * kPanelBytes);
+  for (int panel = 0; panel < count; ++panel) {
+    load_panel<(C.packed_heads > 1)>(context.q,
+                                     query_box<C>(rows, first + panel * kPanelColumns, work.m_begin, work.tile.head),
+                                     destination + panel * kPanelBytes, full);
+  }
+}
+
 }  // namespace strobe::sm90::forward

@@ -156,4 +156,41 @@ __device__ __forceinline__ void feed_wide_values(const Context<C>& context) {
   }
 }
 
+/// Where V is K's first columns: of each block the columns behind those to the ring of K, then the others to that of V.
+/// Q's first columns pass through the latter, before the first block of their tile.
+template <Config C>
+__device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
+  PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> behind(context.smem + smem_plan(C).k, context.barriers.k_full,
+                                                            context.barriers.k_empty);
+  PieceFeeder<C, C.stages, smem_plan(C).v_bytes> shared(context.smem + smem_plan(C).v, context.barriers.v_full,
+                                                        context.barriers.v_empty);
+  WideBlocks<C> blocks(context);
+  int tiles = 0;
+  while (blocks.has_next()) {
+    if (blocks.cursor().tiles() != tiles) {
+      tiles = blocks.cursor().tiles();
+      for (int first = 0; first < C.register_columns; first += kSharedColumns) {
+        shared.feed([&](unsigned char* destination, uint64_t& full) {
+          if (this_thread_feeds<C>()) {
+            load_query_piece(context, blocks.cursor().work(), first, destination, full);
+          }
+        });
+      }
+    }
+    const auto block = blocks.take();
+    const auto load = [&](int first, int panels, unsigned char* destination, uint64_t& full) {
+      block.load(context.params.cache, context.k, first, panels, kPanelColumns, destination, full);
+    };
+    if constexpr (C.head_dim > C.head_dim_v) {
+      behind.feed([&](unsigned char* destination, uint64_t& full) {
+        load(C.head_dim_v, panels(C.head_dim - C.head_dim_v), destination, full);
+      });
+    }
+    for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
+      shared.feed(
+          [&](unsigned char* destination, uint64_t& full) { load(first, panels(kSharedColumns), destination, full); });
+    }
+  }
+}
+
 }  // namespace strobe::sm90::forward

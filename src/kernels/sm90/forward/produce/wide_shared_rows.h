@@ -1,68 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wide loops whose V is K's first columns: of each block the columns behind those to the ring of K, then the others to
-// that of V, 128 columns a stage. What of Q is to be kept in registers passes through the latter, before the first
-// block of its tile.
+// Wide loops whose V is K's first columns: K out of pages row by row, by cp.async.
 #pragma once
 
 #include "kernels/ptx/async_copy.h"
 #include "kernels/sm90/forward/produce/pages.h"
 #include "kernels/sm90/forward/produce/query.h"
-#include "kernels/sm90/forward/produce/wide.h"
 
 namespace strobe::sm90::forward {
 
-/// A tile's columns of Q that one stage takes on their way to registers: by the thread that feeds.
-template <Config C>
-__device__ __forceinline__ void load_query_piece(const Context<C>& context, const TileWork& work, int first,
-                                                 unsigned char* destination, uint64_t& full) {
-  constexpr int kPanelBytes = tile_bytes(kRowsPerWarpgroup, kPanelColumns);
-  const int count = min(kSharedColumns, C.register_columns - first) / kPanelColumns;
-  const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
-  expect(full, count * kPanelBytes);
-  for (int panel = 0; panel < count; ++panel) {
-    load_panel<(C.packed_heads > 1)>(context.q,
-                                     query_box<C>(rows, first + panel * kPanelColumns, work.m_begin, work.tile.head),
-                                     destination + panel * kPanelBytes, full);
-  }
-}
-
-/// By TMA.
-template <Config C>
-__device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
-  PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> behind(context.smem + smem_plan(C).k, context.barriers.k_full,
-                                                            context.barriers.k_empty);
-  PieceFeeder<C, C.stages, smem_plan(C).v_bytes> shared(context.smem + smem_plan(C).v, context.barriers.v_full,
-                                                        context.barriers.v_empty);
-  WideBlocks<C> blocks(context);
-  int tiles = 0;
-  while (blocks.has_next()) {
-    if (blocks.cursor().tiles() != tiles) {
-      tiles = blocks.cursor().tiles();
-      for (int first = 0; first < C.register_columns; first += kSharedColumns) {
-        shared.feed([&](unsigned char* destination, uint64_t& full) {
-          if (this_thread_feeds<C>()) {
-            load_query_piece(context, blocks.cursor().work(), first, destination, full);
-          }
-        });
-      }
-    }
-    const auto block = blocks.take();
-    const auto load = [&](int first, int panels, unsigned char* destination, uint64_t& full) {
-      block.load(context.params.cache, context.k, first, panels, kPanelColumns, destination, full);
-    };
-    if constexpr (C.head_dim > C.head_dim_v) {
-      behind.feed([&](unsigned char* destination, uint64_t& full) {
-        load(C.head_dim_v, panels(C.head_dim - C.head_dim_v), destination, full);
-      });
-    }
-    for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
-      shared.feed(
-          [&](unsigned char* destination, uint64_t& full) { load(first, panels(kSharedColumns), destination, full); });
-    }
-  }
-}
-
-/// Out of pages row by row, by cp.async: one of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy
+/// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy
 /// 128 bytes of a row, a lane always of the same rows, whose addresses it finds once a block.
 template <Config C>
 class SharedRowsFeeder {
