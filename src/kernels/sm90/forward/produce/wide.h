@@ -178,8 +178,8 @@ __device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
       }
     }
     const auto block = blocks.take();
-    const auto load = [&](int first, int panels, unsigned char* destination, uint64_t& full) {
-      block.load(context.params.cache, context.k, first, panels, kPanelColumns, destination, full);
+    const auto load = [&](int first, int count, unsigned char* destination, uint64_t& full) {
+      block.load(context.params.cache, context.k, {.first = first, .count = count}, destination, full);
     };
     if constexpr (C.head_dim > C.head_dim_v) {
       behind.feed([&](unsigned char* destination, uint64_t& full) {

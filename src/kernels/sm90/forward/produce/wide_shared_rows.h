@@ -98,15 +98,25 @@ class SharedRowsFeeder {
     if constexpr (C.head_dim > C.head_dim_v) {
       wait<C>(context_.barriers.k_empty[behind_at_.stage], behind_at_.parity);
       copy<panels(C.head_dim - C.head_dim_v)>(C.head_dim_v, kPlan.k + behind_at_.stage * kPlan.k_bytes);
-      ptx::cp_async_arrive(context_.barriers.k_full[behind_at_.stage]);
+      arrive_when_copied(context_.barriers.k_full[behind_at_.stage]);
       behind_at_.advance();
     }
 #pragma unroll 1
     for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
       wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
       copy<panels(kSharedColumns)>(first, kPlan.v + shared_at_.stage * kPlan.v_bytes);
-      ptx::cp_async_arrive(context_.barriers.v_full[shared_at_.stage]);
+      arrive_when_copied(context_.barriers.v_full[shared_at_.stage]);
       shared_at_.advance();
+    }
+  }
+
+  /// Debug variants wait for the copies: racecheck does not know arrivals that follow from copies.
+  __device__ __forceinline__ static void arrive_when_copied(uint64_t& full) {
+    if constexpr (C.debug) {
+      ptx::cp_async_wait_all();
+      cuda::ptx::mbarrier_arrive(&full);
+    } else {
+      ptx::cp_async_arrive(full);
     }
   }
 
