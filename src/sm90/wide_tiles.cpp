@@ -30,11 +30,20 @@ bool is_crowded(const ScoreRule& rule) {
   return rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap;
 }
 
-/// Where V is K's first columns, one warp finds and loads all of a block.
+/// Where V is K's first columns, one warp finds and loads all of a block, or two copy it.
 WideRegisters shared_registers(const Config& config) {
-  if (config.keys == forward::KeySource::page_rows) return {64, 128, 128};
-  if (config.schedule == Schedule::split) return {48, 144, 128};
-  return config.rule.varlen ? WideRegisters{40, 136, 128, 168} : WideRegisters{32, 160, 256};
+  const bool splits = config.schedule == Schedule::split;
+  const bool has_behind = config.head_dim > config.head_dim_v;
+  const int columns = config.rule.mask_right ? 192 : 256;
+  switch (config.keys) {
+    case forward::KeySource::page_rows: return {64, 128, 128};
+    case forward::KeySource::page_boxes:
+      if (!splits) return {48, 144, columns};
+      return has_behind ? WideRegisters{48, 144, 192} : WideRegisters{40, 136, 128, 168};
+    case forward::KeySource::tensor: break;
+  }
+  if (!config.rule.varlen) return splits ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
+  return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{40, 152, columns};
 }
 
 WideRegisters wide_registers(const Config& config) {
@@ -85,12 +94,12 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
   const bool has_widths = problem.head_dim == tiles.head_dim && problem.head_dim_v == kMostColumnsOfV &&
                           problem.head_dim >= problem.head_dim_v;
   if (!is_wide(tiles) || !has_widths || problem.heads_kv != 1) return std::nullopt;
-  // These take registers that V's ring has, too, as does finding the parts of sequences of any length.
+  // These take registers that V's ring has, too.
   if (rule.bias || rule.dropout || rule.block_mask != 0 || is_crowded(rule)) return std::nullopt;
   const bool splits = tiles.schedule == Schedule::split;
   const bool copies = tiles.keys == forward::KeySource::page_rows;
-  if (rule.varlen && splits) return std::nullopt;
-  if (rule.mask_right && (splits || (rule.varlen && !copies))) return std::nullopt;
+  if (rule.varlen && splits && copies) return std::nullopt;
+  if (rule.mask_right && splits) return std::nullopt;
   Config config = tiles;
   config.values_in_keys = true;
   return config;

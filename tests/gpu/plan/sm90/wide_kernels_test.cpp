@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of backwards of heads of more than 256 columns compile, without a GPU, and keep nothing in local memory.
+// The kernels of backwards of heads of more than 256 columns, and of forwards whose V is K's first columns, compile,
+// without a GPU, and keep nothing in local memory.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -11,6 +12,8 @@
 #include "gpu/variant/architecture.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
+#include "sm90/forward_plan.h"
+#include "sm90/forward_variant.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -91,6 +94,56 @@ TEST_P(Sm90WideBackwardKernels, CompileWithoutSpills) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90WideBackwardKernels, testing::ValuesIn(kWideKernelOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+const WideOption kLatentOptions[] = {
+    {"prefill", [](AttentionProblem&) {}},
+    {"few_queries", [](AttentionProblem& p) { p.seqlen_q = p.total_q = 1; }},
+    {"used", [](AttentionProblem& p) { p.has_seqused_k = true; }},
+    {"used_few_queries",
+     [](AttentionProblem& p) {
+       p.seqlen_q = p.total_q = 1;
+       p.has_seqused_k = true;
+     }},
+    {"pages", [](AttentionProblem& p) { p.page_size = 64; }},
+    {"pages_few_queries",
+     [](AttentionProblem& p) {
+       p.seqlen_q = p.total_q = 1;
+       p.page_size = 64;
+     }},
+    {"packed_causal",
+     [](AttentionProblem& p) {
+       p.packed_q = p.packed_k = true;
+       p.causal = CausalMask::bottom_right;
+     }},
+    {"pages_causal",
+     [](AttentionProblem& p) {
+       p.page_size = 64;
+       p.causal = CausalMask::bottom_right;
+     }},
+    {"small_pages",
+     [](AttentionProblem& p) {
+       p.page_size = 1;
+       p.causal = CausalMask::bottom_right;
+     }},
+};
+
+class Sm90LatentKernels : public CompiledKernels, public testing::WithParamInterface<WideOption> {};
+
+TEST_P(Sm90LatentKernels, CompileWithoutSpills) {
+  for (const std::int64_t head_dim : {512, 576}) {
+    AttentionProblem problem = test::problem_of(4096, head_dim, 512);
+    problem.heads_q = 128;
+    problem.heads_kv = 1;
+    GetParam().set(problem);
+    const auto config = shared_values_config(problem, test::config_of(problem));
+    ASSERT_TRUE(config.has_value());
+    EXPECT_EQ(config->schedule == Schedule::split, problem.seqlen_q == 1);
+    expect_compiles_without_spills(forward_variant(*config));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90LatentKernels, testing::ValuesIn(kLatentOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

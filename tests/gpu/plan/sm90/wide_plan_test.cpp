@@ -104,6 +104,14 @@ TEST(Sm90WidePlan, LoadsValuesThatAreKeysOnce) {
   EXPECT_TRUE(shared(512, 512, nothing));
   EXPECT_TRUE(shared(576, 512, [](AttentionProblem& p) { set_pages(p, 1); }));
   EXPECT_TRUE(shared(576, 512, [](AttentionProblem& p) { set_pages(p, 64); }));
+  EXPECT_TRUE(shared(576, 512, [](AttentionProblem& p) {
+    p.seqlen_q = p.total_q = 1;
+    set_pages(p, 64);
+  }));
+  EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) {
+    p.seqlen_q = p.total_q = 1;
+    set_pages(p, 1);
+  }));
   EXPECT_FALSE(shared(568, 512, nothing));
   EXPECT_FALSE(shared(576, 256, nothing));
   EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.heads_kv = p.heads_q; }));

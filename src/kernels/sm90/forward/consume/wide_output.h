@@ -17,7 +17,6 @@ class WideOutput {
   __device__ __forceinline__ WideOutput(const Context<C>& context, int warpgroup)
       : barriers_(context.barriers),
         params_(context.params),
-        warpgroup_(warpgroup),
         probabilities_{context.smem},
         values_(context, warpgroup),
         pipe_(context.o, context.smem, warpgroup) {
@@ -132,7 +131,7 @@ class WideOutput {
       }
     }
     if constexpr (C.values_in_keys) {
-      ptx::bar_sync(kOutputTurn + warpgroup_, kWarpgroupSize);  // all four warps have read these stages
+      ptx::bar_sync(kOutputTurn + output_warpgroup<C>(), kWarpgroupSize);  // all four warps have read these stages
     }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -176,7 +175,6 @@ class WideOutput {
 
   Barriers<C>& barriers_;
   const Params& params_;
-  const int warpgroup_;
   const Probabilities<C> probabilities_;
   ValueRing<C> values_;
   OutputPipe<C> pipe_;

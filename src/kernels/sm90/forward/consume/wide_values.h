@@ -27,6 +27,12 @@ __device__ __forceinline__ void see_copies() {
   }
 }
 
+/// Which of the warpgroups that hold O this thread is in: found where it is wanted, as they have no register to spare.
+template <Config C>
+__device__ __forceinline__ int output_warpgroup() {
+  return static_cast<int>(threadIdx.x) / kWarpgroupSize - (C.producer_warpgroups + C.consumer_warpgroups);
+}
+
 /// Columns of O that a warpgroup accumulates by one WGMMA. With 512 threads to a CTA ptxas takes none of more than 96
 /// accumulators, whatever setmaxnreg says.
 template <Config C>
@@ -38,8 +44,7 @@ constexpr int kPartColumns = output_columns(C) / kOutputParts<C>;
 template <Config C>
 class ValueRing {
  public:
-  __device__ __forceinline__ ValueRing(const Context<C>& context, int warpgroup)
-      : barriers_(context.barriers), warpgroup_(warpgroup) {
+  __device__ __forceinline__ ValueRing(const Context<C>& context, int warpgroup) : barriers_(context.barriers) {
     v_ = descriptor_mn_major(context.smem + kPlan.v, C.block_n);
     for (int before = 0; before < warpgroup; ++before) {
       at_.advance();
@@ -48,7 +53,7 @@ class ValueRing {
 
   /// O's first column of a part.
   __device__ __forceinline__ int column(int part) const {
-    return warpgroup_ * output_columns(C) + part * kPartColumns<C>;
+    return output_warpgroup<C>() * output_columns(C) + part * kPartColumns<C>;
   }
 
   __device__ __forceinline__ void begin_tile() {}
@@ -83,7 +88,6 @@ class ValueRing {
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   Barriers<C>& barriers_;
-  const int warpgroup_;
   Descriptor v_;  // of stage 0
   RingPosition<C.stages> at_;
 };
@@ -93,14 +97,13 @@ template <Config C>
   requires(C.values_in_keys)
 class ValueRing<C> {
  public:
-  __device__ __forceinline__ ValueRing(const Context<C>& context, int warpgroup)
-      : barriers_(context.barriers), warpgroup_(warpgroup) {
+  __device__ __forceinline__ ValueRing(const Context<C>& context, int warpgroup) : barriers_(context.barriers) {
     v_ = descriptor_mn_major(context.smem + kPlan.v, C.block_n);
     skip(warpgroup);
   }
 
   __device__ __forceinline__ int column(int part) const {
-    return (part * C.output_warpgroups + warpgroup_) * kSharedColumns;
+    return (part * C.output_warpgroups + output_warpgroup<C>()) * kSharedColumns;
   }
 
   /// Past the stages that Q passed through.
@@ -129,7 +132,6 @@ class ValueRing<C> {
   }
 
   Barriers<C>& barriers_;
-  const int warpgroup_;
   Descriptor v_;  // of stage 0
   RingPosition<C.stages> at_;
 };
