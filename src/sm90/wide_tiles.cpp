@@ -35,12 +35,10 @@ WideRegisters shared_registers(const Config& config) {
   const bool splits = config.schedule == Schedule::split;
   const bool has_behind = config.head_dim > config.head_dim_v;
   const int columns = config.rule.mask_right ? 192 : 256;
-  switch (config.keys) {
-    case forward::KeySource::page_rows: return {64, 128, 128};
-    case forward::KeySource::page_boxes:
-      if (!splits) return {48, 144, columns};
-      return has_behind ? WideRegisters{48, 144, 192} : WideRegisters{40, 136, 128, 168};
-    case forward::KeySource::tensor: break;
+  if (config.keys == forward::KeySource::page_rows) return {64, 128, 128};
+  if (config.keys == forward::KeySource::page_boxes) {
+    if (!splits) return {48, 144, columns};
+    return has_behind ? WideRegisters{56, 136, 128} : WideRegisters{48, 128, 128, 168};
   }
   if (!config.rule.varlen) return splits ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
   return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{40, 152, columns};

@@ -125,12 +125,23 @@ AttentionCase latent_case(std::int64_t queries, std::int64_t keys, std::int64_t 
   return attention;
 }
 
-/// Few enough for racecheck: stages are filled twice.
-TEST_P(GpuWideCache, ValuesThatAreKeysOfFewBlocks) {
-  for (const std::int64_t page_size : {1, 16}) {
-    expect_matches(latent_case(2, 200, 576, 32), CacheKind::pages, page_size, false, 1, true);
+/// Few enough for racecheck, and CTAs have a second tile.
+class GpuLatentCache : public GpuCache {
+ protected:
+  void expect_few_blocks_match(CacheKind kind, std::int64_t page_size, bool padded) {
+    for (const std::int64_t queries : {2, 140}) {
+      expect_matches(latent_case(queries, 200, 576, 32), kind, page_size, padded, 1, true);
+      if (HasFailure()) return;
+    }
   }
-}
+};
+
+INSTANTIATE_TEST_SUITE_P(, GpuLatentCache, kFamilies, family_name);
+
+TEST_P(GpuLatentCache, PagesByTma) { expect_few_blocks_match(CacheKind::pages, 16, false); }
+TEST_P(GpuLatentCache, PagesByRows) { expect_few_blocks_match(CacheKind::pages, 1, false); }
+TEST_P(GpuLatentCache, PagesBehindPadding) { expect_few_blocks_match(CacheKind::pages, 16, true); }
+TEST_P(GpuLatentCache, Entries) { expect_few_blocks_match(CacheKind::entries, 0, true); }
 
 /// One row a token, read as key and value, by query heads that fill some of a tile or two of them.
 TEST_P(GpuWideCache, ValuesThatAreKeys) {

@@ -65,9 +65,26 @@ class WideBlocks {
     look_ahead();
   }
 
-  /// Whether there is another block; cursor() is at it until take().
+  /// Whether there is another block; cursor() is at it until look_ahead().
   __device__ __forceinline__ bool has_next() const { return has_next_; }
   __device__ __forceinline__ const KeyCursor<C>& cursor() const { return cursor_; }
+  __device__ __forceinline__ const Block& next() const { return next_; }
+
+  /// On to the block after that, whose pages are read.
+  __device__ __forceinline__ void look_ahead() {
+    has_next_ = cursor_.next();
+    if (has_next_) {
+      next_ = Block(params_, cursor_);
+    }
+  }
+
+  /// What was read says where next() lies.
+  __device__ __forceinline__ void find_next() {
+    if (has_next_) {
+      next_.find(params_.cache);
+    }
+  }
+
   __device__ __forceinline__ Block take() {
     Block block = next_;
     look_ahead();
@@ -76,13 +93,6 @@ class WideBlocks {
   }
 
  private:
-  __device__ __forceinline__ void look_ahead() {
-    has_next_ = cursor_.next();
-    if (has_next_) {
-      next_ = Block(params_, cursor_);
-    }
-  }
-
   const Params& params_;
   KeyCursor<C> cursor_;
   Block next_;
@@ -157,14 +167,19 @@ __device__ __forceinline__ void feed_wide_values(const Context<C>& context) {
 }
 
 /// Where V is K's first columns: of each block the columns behind those to the ring of K, then the others to that of V.
-/// Q's first columns pass through the latter, before the first block of their tile.
+/// Q's first columns pass through the latter, before the first block of their tile. That ring is little more than a
+/// block deep: on which page the next block lies is found out between two pieces, not between two blocks.
 template <Config C>
 __device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
   PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> behind(context.smem + smem_plan(C).k, context.barriers.k_full,
                                                             context.barriers.k_empty);
   PieceFeeder<C, C.stages, smem_plan(C).v_bytes> shared(context.smem + smem_plan(C).v, context.barriers.v_full,
                                                         context.barriers.v_empty);
+  constexpr bool kLooksAhead = in_pages(C);  // others have little to find
   WideBlocks<C> blocks(context);
+  if (kLooksAhead) {
+    blocks.find_next();
+  }
   int tiles = 0;
   while (blocks.has_next()) {
     if (blocks.cursor().tiles() != tiles) {
@@ -177,7 +192,7 @@ __device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
         });
       }
     }
-    const auto block = blocks.take();
+    const auto block = kLooksAhead ? blocks.next() : blocks.take();
     const auto load = [&](int first, int count, unsigned char* destination, uint64_t& full) {
       block.load(context.params.cache, context.k, {.first = first, .count = count}, destination, full);
     };
@@ -189,6 +204,12 @@ __device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
     for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
       shared.feed(
           [&](unsigned char* destination, uint64_t& full) { load(first, panels(kSharedColumns), destination, full); });
+      if (kLooksAhead && first == 0) {
+        blocks.look_ahead();
+      }
+    }
+    if (kLooksAhead) {
+      blocks.find_next();
     }
   }
 }
