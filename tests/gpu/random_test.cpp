@@ -102,6 +102,26 @@ EngineLimits few_wide_queries_limits(std::uint64_t group) {
   return limits;
 }
 
+/// Latent rows, read as key and value, under the few options with which they are loaded once. Every second case has few
+/// queries of long sequences, whose keys are split among CTAs.
+AttentionCase latent_case(std::uint64_t seed) {
+  EngineLimits limits = wide_limits(seed % 2);
+  limits.most_queries = seed % 2 == 1 ? 4 : 0;
+  limits.longest = seed % 2 == 1 ? 6000 : 600;
+  limits.bias = limits.block_mask = limits.dropout = limits.alibi = limits.chunk = limits.max_logits = false;
+  limits.any_scale = false;
+  AttentionCase attention = random_case(seed, limits);
+  attention.tree.reset();
+  attention.options = {.causal = seed % 4 < 2 ? CausalMask::none : CausalMask::bottom_right};
+  attention.dtype = DType::bfloat16;
+  attention.has_sink = false;
+  attention.head_dim = 576;
+  attention.head_dim_v = 512;
+  attention.heads_kv = 1;
+  attention.heads_q *= 4;
+  return attention;
+}
+
 /// Queries of few_queries_limits().
 void add_tree(AttentionCase& attention, std::uint64_t seed) {
   attention.tree = {.random_bits = seed % 2 == 1, .visible = seed % 4 == 1 ? 0.05 : 0.5};
@@ -258,6 +278,29 @@ class GpuRandom : public FamilyTest {
     std::cout << seeds.size() << " configurations\n";
   }
 
+  void run_latent_seeds(std::uint64_t count) {
+    const std::vector<std::uint64_t> seeds = chosen_seeds(count);
+    for (const std::uint64_t seed : seeds) {
+      const AttentionCase attention = latent_case(seed);
+      SCOPED_TRACE(describe(attention));
+      const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+      const CaseTensors tensors(attention);
+      Random random(seed);
+      const CacheCopy copy(tensors.forward_arguments(), CacheKind::pages, random,
+                           random.one_of<std::int64_t>({1, 16, 64}));
+      ForwardArguments arguments = copy.arguments();
+      arguments.v = arguments.k;
+      arguments.v.shape[3] = attention.head_dim_v;
+      DeviceCache cache(arguments, device());
+      cache.arguments().v.data = cache.arguments().k.data;
+      cache.run(attention.options, stream());
+      if (!HasFailure()) cache.expect_matches(arguments, attention.options);
+      if (HasFailure())
+        FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path << '\n' << cache.explained();
+    }
+    std::cout << seeds.size() << " configurations\n";
+  }
+
   /// run_seeds() without what wide heads lack.
   void run_wide_seeds(LimitsOf limits_of, std::uint64_t count, bool passes) {
     const std::vector<std::uint64_t> seeds = chosen_seeds(count);
@@ -318,6 +361,8 @@ TEST_P(GpuRandom, WideHeadsMatchReference) { run_wide_seeds(wide_limits, 400, fa
 TEST_P(GpuRandom, WideHeadsBackwardMatchesReference) { run_wide_seeds(wide_backward_limits, 400, true); }
 
 TEST_P(GpuRandom, CachesOfWideHeadsMatchReference) { run_cached_seeds(wide_limits, few_wide_queries_limits); }
+
+TEST_P(GpuRandom, CachesOfLatentRowsMatchReference) { run_latent_seeds(32); }
 
 TEST_P(GpuRandom, FewQueriesOfWideHeadsMatchReference) { run_wide_seeds(few_wide_queries_limits, 400, false); }
 
