@@ -112,7 +112,7 @@ AttentionCase latent_case(std::uint64_t seed) {
   limits.any_scale = false;
   AttentionCase attention = random_case(seed, limits);
   attention.tree.reset();
-  attention.options = {.causal = seed % 4 < 2 ? CausalMask::none : CausalMask::bottom_right};
+  attention.options = {.causal = seed % 4 == 2 ? CausalMask::bottom_right : CausalMask::none};
   attention.dtype = DType::bfloat16;
   attention.has_sink = false;
   attention.head_dim = 576;
@@ -286,8 +286,7 @@ class GpuRandom : public FamilyTest {
       const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
       const CaseTensors tensors(attention);
       Random random(seed);
-      const CacheCopy copy(tensors.forward_arguments(), CacheKind::pages, random,
-                           random.one_of<std::int64_t>({1, 16, 64}));
+      const CacheCopy copy(tensors.forward_arguments(), CacheKind::pages, random, seed / 4 % 2 == 0 ? 64 : 1);
       ForwardArguments arguments = copy.arguments();
       arguments.v = arguments.k;
       arguments.v.shape[3] = attention.head_dim_v;
@@ -362,7 +361,7 @@ TEST_P(GpuRandom, WideHeadsBackwardMatchesReference) { run_wide_seeds(wide_backw
 
 TEST_P(GpuRandom, CachesOfWideHeadsMatchReference) { run_cached_seeds(wide_limits, few_wide_queries_limits); }
 
-TEST_P(GpuRandom, CachesOfLatentRowsMatchReference) { run_latent_seeds(32); }
+TEST_P(GpuRandom, CachesOfLatentRowsMatchReference) { run_latent_seeds(8); }
 
 TEST_P(GpuRandom, FewQueriesOfWideHeadsMatchReference) { run_wide_seeds(few_wide_queries_limits, 400, false); }
 
