@@ -63,9 +63,9 @@ class Allocator {
   static constexpr std::size_t kAlignment = 256;  // as cuMemAlloc's
 
   explicit Allocator(Driver& driver) : driver_(driver), mem_alloc_(driver.MemAlloc), mem_free_(driver.MemFree) {
-    self_ = this;
-    driver.MemAlloc = [](CUdeviceptr* address, std::size_t bytes) { return self_->allocate(*address, bytes); };
-    driver.MemFree = [](CUdeviceptr address) { return self_->free(address); };
+    self = this;
+    driver.MemAlloc = [](CUdeviceptr* address, std::size_t bytes) { return self->allocate(*address, bytes); };
+    driver.MemFree = [](CUdeviceptr address) { return self->free(address); };
   }
 
   CUresult allocate(CUdeviceptr& address, std::size_t bytes) {
@@ -106,7 +106,7 @@ class Allocator {
     return result == CUDA_SUCCESS ? free_address_(block.reserved, block.reserved_bytes) : result;
   }
 
-  static inline Allocator* self_ = nullptr;
+  static inline Allocator* self = nullptr;
 
   Driver& driver_;
   CUresult (*mem_alloc_)(CUdeviceptr* address, std::size_t bytes);
