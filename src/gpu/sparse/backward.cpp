@@ -29,9 +29,10 @@ bool is_aligned(const ConstTensorView& tensor) {
   if (!tensor.given()) return true;
   const std::int64_t elements = access_elements(tensor.dtype);
   const auto last = static_cast<std::size_t>(tensor.rank - 1);
-  return tensor.shape[last] % elements == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % kAccessBytes == 0 &&
-         std::all_of(tensor.strides.begin(), tensor.strides.begin() + tensor.rank - 1,
-                     [&](std::int64_t stride) { return stride % elements == 0; });
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    if (tensor.shape[axis] > 1 && tensor.strides[axis] % elements != 0) return false;
+  }
+  return tensor.shape[last] % elements == 0 && reinterpret_cast<std::uintptr_t>(tensor.data) % kAccessBytes == 0;
 }
 
 SparseBackwardConfig config_of(const SparseBackwardArguments& b, const SparseGradientLayout& layout) {
