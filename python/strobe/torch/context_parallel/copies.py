@@ -53,9 +53,10 @@ class Copies:
         self._columns = k.shape[-1] + v.shape[-1]
         self._batch = k.shape[0] if call.batched else 1
         self._sent = False
+        self._events: list[torch.cuda.Event] = []
 
     def start(self, groups: list[Heads]) -> None:
-        """Puts this rank's keys and values where others read them, and begins to fetch theirs, group by group."""
+        """Puts this rank's keys and values where others read them."""
         memory = self._memory
         memory.begin()
         key = ("views", memory.number, memory.slot, tuple(groups), self._k.shape, self._v.shape, self._k.dtype)
@@ -67,15 +68,20 @@ class Copies:
             k, v = (x if whole else x[..., heads.of_keys, :] for x in (self._k, self._v))
             exchange.join_into(views.buffer, k, v, self._call.batched, self._plan.own)
         memory.barrier()
-        self._events: list[torch.cuda.Event] = []
-        with memory.copying() as stream:
-            for views in self._views:
+        memory.stream.wait_event(memory.current.record_event())
+
+    def _fetch(self, number: int) -> None:
+        """Begins to copy the keys and values of the groups up to this one, in their order."""
+        stream = self._memory.stream
+        for views in self._views[len(self._events) : number + 1]:
+            with torch.cuda.stream(stream):
                 copy_runs(views.pulled)
-                self._events.append(stream.record_event())
+            self._events.append(stream.record_event())
 
     def fetched(self, number: int, stream: torch.cuda.Stream | None = None) -> Tensor:
         """The keys and values of a group, joined, which work that follows on the stream sees: by default the current
-        one."""
+        one. They are asked for here, behind launches that need none of them."""
+        self._fetch(number)
         (stream or self._memory.current).wait_event(self._events[number])
         return self._views[number].buffer
 

@@ -3,11 +3,12 @@
 
 The key heads are computed in one group or two, of which the second travels while the first is computed; in the
 backward the gradients of a group travel to the ranks that have its keys while the next one is computed, or this rank's
-own are added. In the forward the launch of the most work is first of each group, and others fill its end.
+own are added. In the forward the launch of the most work is first of each group, and others fill its end; some of
+those that see this rank's keys alone run while the first group travels.
 """
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,24 +45,45 @@ def _groups_of(call: SharedCall, copied: bool, q: Tensor, k: Tensor, v: Tensor, 
     return call.memory[key]
 
 
+_AHEAD = 2  # pieces: about as long as the first group takes to come, and the host to ask for it
+
+
 def _is_whole(call: SharedCall) -> bool:
     """Whether a launch has all heads."""
     return not call.options.given.keys().isdisjoint(("bias", "dropout"))
 
 
-Work = list[tuple[int, Launch, Heads, dict[str, Any]]]
-"""The number of a group of heads, a launch, some heads of the group, and the options for these."""
+class _Step(NamedTuple):
+    """A launch of a forward."""
+
+    group: int
+    launch: Launch
+    heads: Heads
+    """Of the group."""
+    is_piece: bool
+    """It fills what others leave."""
+    is_ahead: bool
+    """It sees this rank's keys alone, and runs before those of others are there."""
 
 
-def _in_order(call: SharedCall, groups: list[Heads], q: Tensor, overlap: bool) -> Work:
-    """The launches of a forward. The options' tensors live as long as this: other streams read them."""
-    launches = longest_first(call.launches(_plan(call).calls, q))
-    order = [(number, launch, group) for launch in launches[:1] for number, group in enumerate(groups)]
-    for launch in launches[1:]:
+def _in_order(call: SharedCall, groups: list[Heads], q: Tensor, overlap: bool, copied: bool) -> list[_Step]:
+    """The launches of a forward."""
+    key = ("steps", overlap, copied, q.shape, *groups)
+    if key in call.memory:
+        return call.memory[key]
+    plan = _plan(call)
+    first, *others = longest_first(call.launches(plan.calls, q)) or [None]
+    in_pieces = overlap and q.is_cuda and not _is_whole(call)
+    steps = [_Step(number, first, group, False, False) for number, group in enumerate(groups) if first]
+    ahead: list[_Step] = []
+    for launch in others:
+        is_own = copied and in_pieces and all(map(plan.is_own, launch.calls))
         for number, group in enumerate(groups):
-            in_pieces = overlap and q.is_cuda and not _is_whole(call)
-            order += [(number, launch, heads) for heads in (pieces(launch, group, q) if in_pieces else [group])]
-    return [(number, launch, heads, call.options_of(launch, heads, q)) for number, launch, heads in order]
+            for heads in pieces(launch, group, q) if in_pieces else [group]:
+                is_ahead = is_own and len(ahead) < _AHEAD
+                (ahead if is_ahead else steps).append(_Step(number, launch, heads, in_pieces, is_ahead))
+    call.memory[key] = ahead + steps
+    return call.memory[key]
 
 
 class Messages:
@@ -115,13 +137,15 @@ class GatherAttention(torch.autograd.Function):
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         overlap = largest is None and (transport.is_copied or len(groups) == 1)
-        work = _in_order(call, groups, q, overlap)
+        steps = _in_order(call, groups, q, overlap, transport.is_copied)
+        options_of = [call.options_of(step.launch, step.heads, q) for step in steps]  # live as long as the streams
         if overlap and not transport.is_copied:
             transport.fetched(0)
         streams = InTurn(q, overlap)  # which see options and, of messages, keys
-        for number, launch, heads, options in work:
-            stream = streams.next()
-            transport.fetched(number, stream)
+        for (number, launch, heads, is_piece, is_ahead), options in zip(steps, options_of, strict=True):
+            stream = streams.next(is_piece)
+            if not is_ahead:
+                transport.fetched(number, stream)
             if stream is not None:
                 options["stream"] = stream.cuda_stream
             k_part, v_part = transport.keys(number, launch)

@@ -126,6 +126,10 @@ class KeyPlan:
     collects: tuple[tuple[tuple[Rows, ...], ...], ...]
     """By rank and its call: of this rank's keys, those whose gradients come from there."""
 
+    def is_own(self, call: KeyCall) -> bool:
+        """Whether the call sees this rank's keys alone."""
+        return not any(common([call.buffer], runs) for runs in self.receives)
+
 
 def _seen(layout: Layout, rank: int, sight: Sight, call: int) -> list[Rows]:
     """The keys of a call, among the rows of all sequences."""
