@@ -55,7 +55,12 @@ class AttentionLayer:
 
 
 class AttentionImpl(Generic[M]):
-    pass
+    def __new__(cls, *_args: Any, **_options: Any) -> "AttentionImpl[M]":
+        """Every implementation knows its place among the ranks that share keys."""
+        self = super().__new__(cls)
+        group = sys.modules["vllm.distributed.parallel_state"]._DCP
+        self.dcp_world_size, self.dcp_rank = (1, 0) if group is None else (group.world_size, group.rank_in_group)
+        return self
 
 
 @dataclass
@@ -88,6 +93,13 @@ class _Variables(ModuleType):
         return bool(int(os.getenv("VLLM_BATCH_INVARIANT", "0")))
 
 
+def get_dcp_group() -> Any:
+    """The group of ranks that share keys; vLLM's tests set _DCP, as this project's do."""
+    group = sys.modules["vllm.distributed.parallel_state"]._DCP
+    assert group is not None, "decode context parallel group is not initialized"
+    return group
+
+
 def install() -> None:
     """Modules of vLLM's names with what stands here."""
     envs = _Variables("vllm.envs")
@@ -101,6 +113,8 @@ def install() -> None:
     config.CUDAGraphMode, config.VllmConfig = CUDAGraphMode, object
     interface = ModuleType("vllm.v1.kv_cache_interface")
     interface.AttentionSpec = object
-    packages = [ModuleType(name) for name in ("vllm", "vllm.v1", "vllm.v1.attention")]
+    state = ModuleType("vllm.distributed.parallel_state")
+    state._DCP, state.get_dcp_group = None, get_dcp_group
+    packages = [ModuleType(name) for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.distributed")]
     packages[0].envs = envs
-    sys.modules |= {module.__name__: module for module in (*packages, envs, backend, config, interface)}
+    sys.modules |= {module.__name__: module for module in (*packages, envs, backend, config, interface, state)}

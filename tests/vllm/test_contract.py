@@ -32,6 +32,15 @@ def test_builders_are_made_alike():
     assert list(ours) == list(theirs)
 
 
+def test_ranks_share_keys_in_a_group_of_vllm(monkeypatch):
+    from vllm.distributed import parallel_state
+
+    assert {"all_gather", "world_size"} <= set(dir(parallel_state.GroupCoordinator)) | {"world_size"}
+    monkeypatch.setattr(parallel_state, "_DCP", None)
+    with pytest.raises(AssertionError):
+        parallel_state.get_dcp_group()
+
+
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_batch_invariance_is_asked_for_by_a_variable(monkeypatch, value):
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", value)

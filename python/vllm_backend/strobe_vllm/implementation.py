@@ -10,8 +10,8 @@ from torch import Tensor
 from vllm import envs
 from vllm.v1.attention.backend import AttentionImpl, AttentionLayer, AttentionType
 
-from strobe_vllm import caches
-from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason
+from strobe_vllm import caches, shards
+from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason, shards_reason
 from strobe_vllm.metadata import StrobeMetadata
 
 _WITHOUT_CACHE = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
@@ -19,6 +19,10 @@ _WITHOUT_CACHE = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
 
 class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
     """NotImplementedError where limits.py has a reason: vLLM's CPU platform does not ask the backend."""
+
+    can_return_lse_for_decode: bool = True
+    supports_dcp: bool = True
+    supports_mtp_with_cp_non_trivial_interleave_size: bool = True
 
     def __init__(
         self,
@@ -51,6 +55,21 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         self._scores: dict[str, Any] = {"scale": self.scale, "softcap": float(logits_soft_cap or 0.0)}
         self._row_invariant = bool(envs.VLLM_BATCH_INVARIANT)
         self._slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
+        if self.dcp_world_size > 1 and attn_type not in _WITHOUT_CACHE:
+            self._check_shards()
+
+    def _check_shards(self) -> None:
+        reason = shards_reason(
+            {
+                "sliding_window": self.sliding_window is not None,
+                "alibi_slopes": self._slopes is not None,
+                "cross-attention": self.attn_type != AttentionType.DECODER,
+                "kv_sharing_target_layer_name": self.kv_sharing_target_layer_name is not None,
+                "VLLM_BATCH_INVARIANT": self._row_invariant,
+            }
+        )
+        if reason:
+            raise NotImplementedError(reason)
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Sinks in float32: the parameter that was given has its values only now."""
@@ -86,7 +105,9 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             return output
         k, v = caches.keys_and_values(kv_cache, self.head_size, is_float8=self.is_float8)
         options = self._scales(layer) | {"page_table": attn_metadata.block_table, "seqused_k": attn_metadata.seq_lens}
-        if attn_metadata.shared_blocks > 0 and self._sink is None and not self.is_float8:
+        if self.dcp_world_size > 1:
+            self._attend_over_shards(q, (key[:tokens], value[:tokens]), (k, v), out, attn_metadata, self._scales(layer))
+        elif attn_metadata.shared_blocks > 0 and self._sink is None and not self.is_float8:
             self._attend_shared(q, k, v, out, attn_metadata)
         elif attn_metadata.mm_prefix_range is not None:
             self._attend_by_span(q, k, v, out, attn_metadata.mm_prefix_range, options)
@@ -126,14 +147,14 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        out: Tensor,
+        out: Tensor | None,
         step: StrobeMetadata,
         *,
         causal: bool,
         window: tuple[int, int] | None = None,
         **options: Any,
-    ) -> None:
-        strobe.attention(
+    ) -> Any:
+        return strobe.attention(
             rows(q),
             k,
             v,
@@ -149,10 +170,43 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             **options,
         )
 
-    def _attend_in_place(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata) -> None:
-        """Encoders: keys and values are the call's own, and there is no cache."""
+    def _attend_in_place(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor | None,
+        step: StrobeMetadata,
+        *,
+        causal: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Keys and values are the call's own: of encoders, which have no cache, or of a step."""
         own = {"cu_seqlens_k": step.query_start_loc, "max_seqlen_k": step.max_query_len}
-        self._attend(q, rows(k), rows(v), out, step, causal=False, **own)
+        return self._attend(q, rows(k), rows(v), out, step, causal=causal, **own, **options)
+
+    def _attend_over_shards(
+        self,
+        q: Tensor,
+        own: tuple[Tensor, Tensor],
+        cache: tuple[Tensor, Tensor],
+        out: Tensor,
+        step: StrobeMetadata,
+        scales: dict[str, Tensor],
+    ) -> None:
+        """The keys before this step, of which each rank has a shard, and those of the step, which all have."""
+        if isinstance(step.causal, Tensor) or step.mm_prefix_range is not None:
+            raise NotImplementedError("decode context parallelism is on with causal flags or spans of a request's own")
+        if step.context_lens is None:
+            self._attend_in_place(q, *own, out, step, causal=step.causal)
+            return
+        new, new_lse = self._attend_in_place(q, *own, None, step, causal=step.causal, return_lse=True)
+        queries = shards.of_all_heads(q, self.num_kv_heads)
+        options = {"page_table": step.block_table, "seqused_k": step.context_lens, "return_lse": True}
+        packing = {"cu_seqlens_q": step.query_start_loc, "max_seqlen_q": step.max_query_len}
+        old, old_lse = strobe.attention(queries, *cache, **packing, **options, **scales, **self._scores)
+        parts = shards.of_own_heads(old, old_lse, self.num_kv_heads)
+        strobe.merge([*parts, (new, new_lse)], out=out)
 
     def _attend_by_span(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, pieces: StrobeMetadata, options: dict[str, Any]

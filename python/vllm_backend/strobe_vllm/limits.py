@@ -18,6 +18,14 @@ def cache_dtype_reason(cache_dtype: str | None) -> str | None:
     return f"kv_cache_dtype is {cache_dtype}: it must be one of {', '.join(CACHE_DTYPES)}"
 
 
+def shards_reason(options: dict[str, bool]) -> str | None:
+    """Why a layer's keys cannot be shared among ranks; by name, whether the layer has what needs all of them."""
+    named = [name for name, is_given in options.items() if is_given]
+    if not named:
+        return None
+    return f"decode context parallelism is on with {named[0]}, which needs all keys in one cache: turn one of them off"
+
+
 def combination_reason(
     head_size: int, dtype: torch.dtype, cache_dtype: str | None, *, on_gpu: bool, row_invariant: bool
 ) -> str | None:

@@ -17,6 +17,7 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
+from strobe_vllm.shards import shard_of
 from strobe_vllm.spans import Ranges, pieces_of
 
 
@@ -39,6 +40,8 @@ class StrobeMetadata(AttentionMetadata):
     causal: bool | Tensor = True
     shared_blocks: int = 0
     """The first columns of block_table that are the same for all requests, where they are to be read once."""
+    context_lens: Tensor | None = None
+    """Where ranks share the keys [num_reqs]: of those before this step, how many this rank has. None: there are none."""
     mm_prefix_range: "StrobeMetadata | None" = None
     """Where a request has spans of tokens that see each other: the pieces of spans.py as requests. vLLM's models set
     the field of this name to None for layers without such spans."""
@@ -57,6 +60,11 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         mode = vllm_config.compilation_config.cudagraph_mode
         self.captures_mixed_batches = mode is not None and mode.mixed_mode() == CUDAGraphMode.FULL
+        self._shard = shard_of(kv_cache_spec, vllm_config)
+        if self._shard.world > 1:
+            requests = vllm_config.scheduler_config.max_num_seqs
+            self._context_lens = torch.zeros(requests, dtype=torch.int32, device=device)
+            self.supports_draft_decode_metadata_update = False  # which would advance lengths, and not these
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec) -> AttentionCGSupport:
@@ -81,10 +89,19 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             causal=common.causal,
             shared_blocks=common_prefix_len // self.kv_cache_spec.block_size,
         )
+        if self._shard.world > 1 and _has_context(common):
+            metadata.context_lens = self._update_context_lens(common)
         ranges = common.mm_req_doc_ranges
         if ranges and common.causal is True:
             metadata.mm_prefix_range = self._in_pieces(metadata, common, ranges)
         return metadata
+
+    def _update_context_lens(self, common: CommonAttentionMetadata) -> Tensor:
+        """In a buffer of their own, which a captured graph reads again."""
+        lengths = common.seq_lens
+        context_lens = self._context_lens[: len(lengths)]
+        context_lens.copy_(self._shard.count((lengths - common.query_start_loc.diff()).clamp(min=0)))
+        return context_lens
 
     def _in_pieces(
         self, metadata: StrobeMetadata, common: CommonAttentionMetadata, ranges: Ranges
@@ -116,6 +133,8 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> StrobeMetadata:
         """Graphs of mixed batches are captured with short queries and replayed with any: one request may have all."""
         metadata = self.build(0, common_attn_metadata)
+        if self._shard.world > 1:  # also where this batch has no context
+            metadata.context_lens = self._update_context_lens(common_attn_metadata)
         if self.captures_mixed_batches:
             metadata.max_query_len = metadata.num_actual_tokens
         return metadata
@@ -145,3 +164,11 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         """
         by_position = use_alibi or use_sliding_window or use_local_attention or dcp_world_size > 1
         return not (by_position or envs.VLLM_BATCH_INVARIANT) and len(query_lens) >= 8 and common_prefix_len >= 8192
+
+
+def _has_context(common: CommonAttentionMetadata) -> bool:
+    """Whether a request may have keys from before this step: the same on all ranks, which send messages then."""
+    lengths = common.seq_lens_cpu_upper_bound
+    if lengths is None:
+        return True
+    return bool((lengths[: common.num_reqs] > common.query_start_loc_cpu.diff()[: common.num_reqs]).any())
