@@ -41,7 +41,7 @@ class StrobeMetadata(AttentionMetadata):
     shared_blocks: int = 0
     """The first columns of block_table that are the same for all requests, where they are to be read once."""
     context_lens: Tensor | None = None
-    """Where ranks share the keys [num_reqs]: of those before this step, how many this rank has. None: there are none."""
+    """[num_reqs], where ranks share the keys: how many from before this step this rank has. None: there are none."""
     mm_prefix_range: "StrobeMetadata | None" = None
     """Where a request has spans of tokens that see each other: the pieces of spans.py as requests. vLLM's models set
     the field of this name to None for layers without such spans."""

@@ -47,7 +47,9 @@ def of_own_heads(out: Tensor, lse: Tensor, heads_kv: int) -> list[tuple[Tensor, 
     outs = out.view(tokens, heads_kv, group.world_size, -1, size).movedim(2, 0)
     lses = lse.view(heads_kv, group.world_size, -1, tokens).movedim(1, 0)
     outs, lses = (_exchanged(group, x) for x in (outs, lses))
-    return list(zip(outs.view(group.world_size, tokens, -1, size), lses.view(group.world_size, -1, tokens), strict=True))
+    return list(
+        zip(outs.view(group.world_size, tokens, -1, size), lses.view(group.world_size, -1, tokens), strict=True)
+    )
 
 
 def _exchanged(group: Any, x: Tensor) -> Tensor:

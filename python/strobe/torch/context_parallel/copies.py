@@ -21,10 +21,12 @@ Pairs = list[tuple[Tensor, Tensor]]
 class _Views:
     """Of a group of heads, in one slot of the keys' memory."""
 
+    heads: Heads
     buffer: Tensor
     """Keys and values, joined."""
+    join: exchange.Joining
     pulled: Pairs
-    keys: dict[Launch, tuple[Tensor, Tensor]]
+    keys: dict[tuple[Launch, Heads], tuple[Tensor, Tensor]]
 
 
 def copies_of(call: SharedCall, plan: KeyPlan, k: Tensor, v: Tensor) -> "Copies | None":
@@ -59,14 +61,13 @@ class Copies:
         """Puts this rank's keys and values where others read them."""
         memory = self._memory
         memory.begin()
-        key = ("views", memory.number, memory.slot, tuple(groups), self._k.shape, self._v.shape, self._k.dtype)
+        k, v = self._k, self._v
+        key = ("views", memory.number, memory.slot, k.shape, v.shape, k.stride(), v.stride(), k.dtype, *groups)
         if key not in self._call.memory:
             self._call.memory[key] = [self._make_views(heads) for heads in groups]
         self._views: list[_Views] = self._call.memory[key]
-        for heads, views in zip(groups, self._views, strict=True):
-            whole = heads.number == self._k.shape[-2]
-            k, v = (x if whole else x[..., heads.of_keys, :] for x in (self._k, self._v))
-            exchange.join_into(views.buffer, k, v, self._call.batched, self._plan.own)
+        for views in self._views:
+            views.join.run(k, v)
         memory.barrier()
         memory.stream.wait_event(memory.current.record_event())
 
@@ -85,12 +86,12 @@ class Copies:
         (stream or self._memory.current).wait_event(self._events[number])
         return self._views[number].buffer
 
-    def keys(self, number: int, launch: Launch) -> tuple[Tensor, Tensor]:
-        """Those of a group as a launch takes them."""
+    def keys(self, number: int, launch: Launch, heads: Heads) -> tuple[Tensor, Tensor]:
+        """Those of a group as a launch of some of its heads takes them."""
         views = self._views[number]
-        if launch not in views.keys:
-            views.keys[launch] = keys_of(launch, views.buffer, self._k, self._v)
-        return views.keys[launch]
+        if (launch, heads) not in views.keys:
+            views.keys[launch, heads] = keys_of(launch, views.buffer, self._k, self._v, heads.within(views.heads))
+        return views.keys[launch, heads]
 
     def _make_views(self, heads: Heads) -> _Views:
         buffer = self._keys_of(self._memory.rank, heads)
@@ -100,7 +101,8 @@ class Copies:
             for source in (self._keys_of(other, heads),)
             for of, to in self._routes.takes[other]
         ]
-        return _Views(buffer, pulled, {})
+        join = exchange.Joining(buffer, self._k, self._v, heads.of_keys, self._call.batched, self._plan.own)
+        return _Views(heads, buffer, join, pulled, {})
 
     def _shape(self, rows: int, heads: Heads) -> tuple[int, ...]:
         batch = (self._batch,) if self._call.batched else ()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from strobe.torch.context_parallel.layout import Rows
+from strobe.torch.context_parallel.views import View, view_of
 
 Runs = Sequence[Sequence[Rows]]
 """Runs of rows by rank."""
@@ -68,6 +69,41 @@ def join_into(buffer: Tensor, k: Tensor, v: Tensor, batched: bool, places: Seque
     keys, values, target = _in_words(*_columns(k, v, batched), buffer)
     for own, place in places:
         torch.cat([keys[slice(*own)], values[slice(*own)]], dim=-1, out=target[slice(*place)])
+
+
+class Joining:
+    """What join_into() does with some heads of k and v, for tensors of the same shapes and strides again and again."""
+
+    def __init__(
+        self, buffer: Tensor, k: Tensor, v: Tensor, heads: slice, batched: bool, places: Sequence[tuple[Rows, Rows]]
+    ) -> None:
+        self._buffer, self._heads, self._batched, self._places = buffer, heads, batched, places
+        self._views: list[tuple[Tensor, View, View]] | None = None
+        if len(places) > _MESSAGES or not (_has_dense_heads(k) and _has_dense_heads(v)):
+            return
+        k, v, target = _in_words(k, v, buffer)
+        self._as_words = k.dtype == _WORD
+        keys, values = _columns(k[..., heads, :], v[..., heads, :], batched)
+        self._views = [
+            (target[slice(*place)], view_of(keys[slice(*own)], k), view_of(values[slice(*own)], v))
+            for own, place in places
+        ]
+
+    def run(self, k: Tensor, v: Tensor) -> None:
+        is_aligned = k.data_ptr() % _WORD.itemsize == 0 and v.data_ptr() % _WORD.itemsize == 0
+        if self._views is None or (self._as_words and not is_aligned):
+            own = (x if x.shape[-2] == self._heads.stop - self._heads.start else x[..., self._heads, :] for x in (k, v))
+            join_into(self._buffer, *own, self._batched, self._places)
+            return
+        if self._as_words:
+            k, v = k.view(_WORD), v.view(_WORD)
+        for target, of_k, of_v in self._views:
+            torch.cat([of_k.of(k), of_v.of(v)], dim=-1, out=target)
+
+
+def _has_dense_heads(x: Tensor) -> bool:
+    """Whether the columns of all heads of a row lie side by side."""
+    return x.stride(-1) == 1 and x.stride(-2) == x.shape[-1]
 
 
 def _columns(k: Tensor, v: Tensor, batched: bool) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,8 @@ own are added. In the forward the launch of the most work is first of each group
 those that see this rank's keys alone run while the first group travels.
 """
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ from strobe.torch.context_parallel.keys import KeyPlan, key_plan
 from strobe.torch.context_parallel.launches import Launch, keys_of, longest_first, pieces
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import PartBackward, SharedCall, compute, save
-from strobe.torch.context_parallel.streams import InTurn
+from strobe.torch.context_parallel.streams import LONG, PIECES, Lanes
+from strobe.torch.context_parallel.views import View, view_of
 
 
 def _plan(call: SharedCall) -> KeyPlan:
@@ -45,7 +47,7 @@ def _groups_of(call: SharedCall, copied: bool, q: Tensor, k: Tensor, v: Tensor, 
     return call.memory[key]
 
 
-_AHEAD = 2  # pieces: about as long as the first group takes to come, and the host to ask for it
+_AHEAD = 1  # piece: about as long as the first group takes to come
 
 
 def _is_whole(call: SharedCall) -> bool:
@@ -54,36 +56,59 @@ def _is_whole(call: SharedCall) -> bool:
 
 
 class _Step(NamedTuple):
-    """A launch of a forward."""
+    """A launch of a forward, and where its rows and heads lie in q, out and lse."""
 
     group: int
     launch: Launch
     heads: Heads
     """Of the group."""
-    is_piece: bool
-    """It fills what others leave."""
+    lane: int
     is_ahead: bool
     """It sees this rank's keys alone, and runs before those of others are there."""
+    options: dict[str, Any]
+    """Its tensors live as long as the steps: other streams read them."""
+    q: View
+    o: View
+    lse: View
 
 
-def _in_order(call: SharedCall, groups: list[Heads], q: Tensor, overlap: bool, copied: bool) -> list[_Step]:
-    """The launches of a forward."""
-    key = ("steps", overlap, copied, q.shape, *groups)
+def _steps(call: SharedCall, groups: list[Heads], tensors: tuple[Tensor, Tensor, Tensor], overlap: bool) -> list[_Step]:
+    """The launches of a forward in their order; `tensors` are q, out and lse."""
+    q = tensors[0]
+    key = ("steps", overlap, q.device, q.shape, q.stride(), tensors[1].shape, *groups)
     if key in call.memory:
         return call.memory[key]
+    steps = []
+    in_turn = {False: cycle(LONG if overlap else (0,)), True: cycle(PIECES)}
+    for number, launch, heads, is_piece, is_ahead in _in_order(call, groups, q, overlap):
+        parts = (launch.queries(tensors[0], heads), launch.queries(tensors[1], heads), launch.lse(tensors[2], heads))
+        views = (view_of(part, x) for part, x in zip(parts, tensors, strict=True))
+        lane = next(in_turn[is_piece])
+        steps.append(_Step(number, launch, heads, lane, is_ahead, call.options_of(launch, heads, q), *views))
+    if not call.options.has_tensors:  # which the tape alone keeps
+        call.memory[key] = steps
+    return steps
+
+
+def _in_order(
+    call: SharedCall, groups: list[Heads], q: Tensor, overlap: bool
+) -> Iterable[tuple[int, Launch, Heads, bool, bool]]:
+    """The number of a group of heads, a launch, heads of the group, whether they are a piece, and whether it is ahead
+    of the keys of others."""
     plan = _plan(call)
-    first, *others = longest_first(call.launches(plan.calls, q)) or [None]
+    launches = longest_first(call.launches(plan.calls, q))
     in_pieces = overlap and q.is_cuda and not _is_whole(call)
-    steps = [_Step(number, first, group, False, False) for number, group in enumerate(groups) if first]
-    ahead: list[_Step] = []
-    for launch in others:
-        is_own = copied and in_pieces and all(map(plan.is_own, launch.calls))
+    ahead: list[tuple[int, Launch, Heads, bool, bool]] = []
+    behind = [(number, launch, heads, False, False) for launch in launches[:1] for number, heads in enumerate(groups)]
+    for launch in launches[1:]:
+        is_own = in_pieces and all(map(plan.is_own, launch.calls))
         for number, group in enumerate(groups):
             for heads in pieces(launch, group, q) if in_pieces else [group]:
-                is_ahead = is_own and len(ahead) < _AHEAD
-                (ahead if is_ahead else steps).append(_Step(number, launch, heads, in_pieces, is_ahead))
-    call.memory[key] = ahead + steps
-    return call.memory[key]
+                if is_own and len(ahead) < _AHEAD:
+                    ahead.append((number, launch, heads, True, True))
+                else:
+                    behind.append((number, launch, heads, in_pieces, False))
+    return ahead + behind
 
 
 class Messages:
@@ -98,6 +123,7 @@ class Messages:
     def start(self, groups: list[Heads]) -> None:
         """Begins to fetch the keys and values of all groups, in their order."""
         plan, k, v = self._plan, self._k, self._v
+        self._groups = groups
         for heads in groups:
             batch = [k.shape[0]] if self._call.batched else []
             buffer = k.new_empty((plan.buffer_rows, *batch, heads.number * (k.shape[-1] + v.shape[-1])))
@@ -112,9 +138,9 @@ class Messages:
         transfer.wait()  # the first time
         return buffer
 
-    def keys(self, number: int, launch: Launch) -> tuple[Tensor, Tensor]:
-        """Those of a group as a launch takes them."""
-        return keys_of(launch, self._fetched[number][0], self._k, self._v)
+    def keys(self, number: int, launch: Launch, heads: Heads) -> tuple[Tensor, Tensor]:
+        """Those of a group as a launch of some of its heads takes them."""
+        return keys_of(launch, self._fetched[number][0], self._k, self._v, heads.within(self._groups[number]))
 
 
 def _transport(call: SharedCall, k: Tensor, v: Tensor) -> Messages | Copies:
@@ -136,25 +162,20 @@ class GatherAttention(torch.autograd.Function):
         transport.start(groups)
         o = q.new_empty(output_shape(q, v))
         lse = q.new_empty(lse_shape(q), dtype=torch.float32)
-        overlap = largest is None and (transport.is_copied or len(groups) == 1)
-        steps = _in_order(call, groups, q, overlap, transport.is_copied)
-        options_of = [call.options_of(step.launch, step.heads, q) for step in steps]  # live as long as the streams
+        overlap = q.is_cuda and largest is None and (transport.is_copied or len(groups) == 1)
+        steps = _steps(call, groups, (q, o, lse), overlap)
         if overlap and not transport.is_copied:
             transport.fetched(0)
-        streams = InTurn(q, overlap)  # which see options and, of messages, keys
-        for (number, launch, heads, is_piece, is_ahead), options in zip(steps, options_of, strict=True):
-            stream = streams.next(is_piece)
-            if not is_ahead:
-                transport.fetched(number, stream)
-            if stream is not None:
-                options["stream"] = stream.cuda_stream
-            k_part, v_part = transport.keys(number, launch)
-            if heads != groups[number]:
-                first = heads.first - groups[number].first
-                k_part, v_part = (x.narrow(-2, first, heads.number) for x in (k_part, v_part))
-            q_part, o_part = launch.queries(q, heads), launch.queries(o, heads)
-            compute(launch, heads, (q_part, k_part, v_part), (o_part, launch.lse(lse, heads)), largest, options)
-        streams.join()
+        lanes = Lanes(q, {step.lane for step in steps})  # which see options and, of messages, keys
+        for step in steps:
+            stream = lanes.stream(step.lane)
+            if not step.is_ahead:
+                transport.fetched(step.group, stream)
+            options = step.options if stream is None else step.options | {"stream": stream.cuda_stream}
+            keys = transport.keys(step.group, step.launch, step.heads)
+            results = step.o.of(o), step.lse.of(lse)
+            compute(step.launch, step.heads, (step.q.of(q), *keys), results, largest, options)
+        lanes.join()
         save(ctx, call, q, k, v, o, lse)
         return o, lse
 
@@ -172,7 +193,7 @@ class GatherAttention(torch.autograd.Function):
             computed: list[Tensor] = []
             for launch in call.launches(_plan(call).calls, q, backward=True):
                 options = call.options_of(launch, heads, q)
-                keys = transport.keys(number, launch)
+                keys = transport.keys(number, launch, heads)
                 computed += parts.compute(launch, heads, options, buffer, keys, launch.queries(dq, heads))
             gradients.send(heads, computed)
         return (None, None, dq, *gradients.total(), *parts.modifiers())

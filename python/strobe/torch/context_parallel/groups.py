@@ -4,9 +4,9 @@
 HIDDEN_BYTES = {"forward": 128 << 20, "backward": 512 << 20}
 """Of the keys and values of all ranks, where messages move them. Fewer are one group: to fetch them takes less time
 than another launch, and than smaller kernels lose. As measured on two H100s: docs/log/context-parallel.json."""
-COPIED_BYTES = {"forward": 32 << 20}
-"""The same where copy engines move them. A backward is one group: two lose 2 to 6% of its kernels, and what copies take
-is less, the longer the call the more so."""
+COPIED_BYTES = {"forward": 128 << 20}
+"""The same where copy engines move them, where a second group takes the host as long as it hides. A backward is one
+group: two lose 2 to 6% of its kernels, and what copies take is less, the longer the call the more so."""
 
 
 def group_ends(heads_kv: int, buffer_bytes: int, backward: bool, copied: bool) -> list[int]:

@@ -15,8 +15,8 @@ from strobe.torch.context_parallel.parts import CallOptions, Heads, has_offsets,
 
 JOINED_ON_GPUS = {"forward": False, "backward": True}
 """Whether one launch computes a rank's rows: as measured on two H100s, docs/log/context-parallel.json."""
-_PIECE = 2 << 30
-"""Of pairs of a query and a key, times head_dim: some 15 us of an H100."""
+_PIECE = 8 << 30
+"""Of pairs of a query and a key, times head_dim: some 60 us of an H100, in which the host launches another."""
 _APART = ("bias", "block_mask", "dropout", "seqused_q", "seqused_k")  # of queries and keys of one call alone
 
 
@@ -94,9 +94,9 @@ class JoinedLaunch(Launch):
         return max(call.buffer[1] for call in self.calls)
 
 
-def keys_of(launch: Launch, buffer: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """What a launch takes of a buffer that has keys and values joined."""
-    keys, values = (launch.keys(x) for x in part(buffer, k, v))
+def keys_of(launch: Launch, buffer: Tensor, k: Tensor, v: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    """What a launch takes of a buffer that has keys and values joined, of some of its heads."""
+    keys, values = (launch.keys(x[..., heads, :]) for x in part(buffer, k, v))
     return keys, values
 
 

@@ -53,6 +53,10 @@ class Heads(NamedTuple):
     def of_keys(self) -> slice:
         return slice(self.first, self.stop)
 
+    def within(self, group: "Heads") -> slice:
+        """Which key heads of the group they are."""
+        return slice(self.first - group.first, self.stop - group.first)
+
 
 @dataclass(frozen=True)
 class CallOptions:

@@ -120,11 +120,13 @@ class PeerMemory:
     def begin(self) -> None:
         """A call's first step, on the current stream: its keys have the other slot."""
         stream = torch.cuda.current_stream(self._device)
+        is_capturing = torch.cuda.is_current_stream_capturing()
         if self.current != stream:
-            stream.wait_stream(self.current)
+            if not is_capturing:  # a graph may not wait for what it has not captured, and begins behind it
+                stream.wait_stream(self.current)
             self.current = stream
         self.slot = (self.slot + 1) % _SLOTS
-        if self._captured or torch.cuda.is_current_stream_capturing():
+        if self._captured or is_capturing:
             self._captured = True
             self.barrier()  # a graph that runs again takes the same slots again
 

@@ -1,54 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of a rank on several streams in turn.
+"""Kernels of a rank side by side, each on the stream of its lane.
 
 A kernel begins on the multiprocessors that the ones before no longer need: the last tiles of each launch but the last
-leave none idle. Pieces, which fill what long launches leave, have streams of their own, so that none waits for the end
-of a long one. Work on the current stream begins behind all.
+leave none idle. Pieces, which fill what long launches leave, have lanes of their own, so that none waits for the end
+of a long one.
 """
 
-from itertools import cycle
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-_others: dict[torch.device, tuple[torch.cuda.Stream, ...]] = {}
-_LONG = 1  # and the current one: two long launches in turn
-_PIECES = 2  # so that one is free beside a piece that ends
+LONG = (0, 1)
+"""The lanes of long launches, in turn; 0 is the current stream."""
+PIECES = (2, 3)
+"""Those of pieces: one is free beside a piece that ends."""
+
+_of_lanes: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
 def others() -> tuple[torch.cuda.Stream, ...]:
     """Beside the current stream, those of all devices that were used."""
-    return tuple(stream for of_device in _others.values() for stream in of_device)
+    return tuple(_of_lanes.values())
 
 
-class InTurn:
+def _stream(device: torch.device, lane: int) -> torch.cuda.Stream:
+    if (device, lane) not in _of_lanes:
+        _of_lanes[device, lane] = torch.cuda.Stream(device)
+    return _of_lanes[device, lane]
+
+
+class Lanes:
     """Of one pass of a call. Kernels see what the current stream has been given before this is made."""
 
-    def __init__(self, x: Tensor, overlap: bool) -> None:
-        self.overlap = overlap and x.is_cuda
-        if self.overlap:
-            if x.device not in _others:
-                _others[x.device] = tuple(torch.cuda.Stream(x.device) for _ in range(_LONG + _PIECES))
+    def __init__(self, x: Tensor, used: Iterable[int]) -> None:
+        self._streams = {lane: _stream(x.device, lane) for lane in used if lane > 0}
+        if self._streams:
             self._current = torch.cuda.current_stream(x.device)
-            streams = _others[x.device]
-            self._in_turn = {False: cycle((self._current, *streams[:_LONG])), True: cycle(streams[_LONG:])}
-            self._used: list[torch.cuda.Stream] = []
-            self._begun = self._current.record_event()
+            begun = self._current.record_event()
+            for stream in self._streams.values():
+                stream.wait_event(begun)
 
-    def next(self, piece: bool) -> torch.cuda.Stream | None:
-        """On which the next kernel is launched; None: the current one."""
-        if not self.overlap:
-            return None
-        stream = next(self._in_turn[piece])
-        if stream is self._current:
-            return None
-        if stream not in self._used:
-            stream.wait_event(self._begun)
-            self._used.append(stream)
-        return stream
+    def stream(self, lane: int) -> torch.cuda.Stream | None:
+        """None: the current one."""
+        return self._streams.get(lane)
 
     def join(self) -> None:
         """Work that follows on the current stream runs behind all kernels."""
-        if self.overlap:
-            for stream in self._used:
-                self._current.wait_event(stream.record_event())
+        for stream in self._streams.values():
+            self._current.wait_event(stream.record_event())
