@@ -150,7 +150,7 @@ def check_cases(world):
     made = members(world)
     for number, (name, given) in enumerate(CASES.items()):
         whole = alone(given)
-        key_gradients.FEW_RUNS = 8 * (number % 2)  # else sums as of many runs of rows
+        key_gradients.FEW_ROWS = 512 * (number % 2)  # as of many runs of rows, else as of few
         for how in chosen(made, world, number):
             try:
                 mine = shared(made[how], given)

@@ -29,7 +29,10 @@ BATCHES = {
 }
 LAYERS = {
     "plain": {},
-    "sinks, softcap": {"sinks": [0.5, -1.0, 2.0, 0.0, 1.0, 3.0, -0.5, 0.25, 0.0, 1.5, -2.0, 0.75], "logits_soft_cap": 5.0},
+    "sinks, softcap": {
+        "sinks": [0.5, -1.0, 2.0, 0.0, 1.0, 3.0, -0.5, 0.25, 0.0, 1.5, -2.0, 0.75],
+        "logits_soft_cap": 5.0,
+    },
 }
 
 

@@ -10,11 +10,9 @@ from strobe.torch.context_parallel import exchange
 from strobe.torch.context_parallel.keys import KeyPlan
 from strobe.torch.context_parallel.launches import Launch, keys_of
 from strobe.torch.context_parallel.parts import Heads
-from strobe.torch.context_parallel.peer_memory import PeerMemory, copy_runs, peer_memory
+from strobe.torch.context_parallel.peer_memory import Pairs, PeerMemory, peer_memory
 from strobe.torch.context_parallel.peer_routes import PeerRoutes, peer_routes
 from strobe.torch.context_parallel.shared import SharedCall
-
-Pairs = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Copies:
         self._events: list[torch.cuda.Event] = []
 
     def start(self, groups: list[Heads]) -> None:
-        """Puts this rank's keys and values where others read them."""
+        """Puts this rank's keys and values where others read them, and begins to fetch those of the first group."""
         memory = self._memory
         memory.begin()
         k, v = self._k, self._v
@@ -69,19 +67,17 @@ class Copies:
         for views in self._views:
             views.join.run(k, v)
         memory.barrier()
-        memory.stream.wait_event(memory.current.record_event())
+        memory.order()
+        self._fetch(0)
 
     def _fetch(self, number: int) -> None:
         """Begins to copy the keys and values of the groups up to this one, in their order."""
-        stream = self._memory.stream
         for views in self._views[len(self._events) : number + 1]:
-            with torch.cuda.stream(stream):
-                copy_runs(views.pulled)
-            self._events.append(stream.record_event())
+            self._events.append(self._memory.copy(views.pulled))
 
     def fetched(self, number: int, stream: torch.cuda.Stream | None = None) -> Tensor:
         """The keys and values of a group, joined, which work that follows on the stream sees: by default the current
-        one. They are asked for here, behind launches that need none of them."""
+        one. Those of later groups are asked for here, behind launches that need none of them."""
         self._fetch(number)
         (stream or self._memory.current).wait_event(self._events[number])
         return self._views[number].buffer
@@ -101,7 +97,8 @@ class Copies:
             for source in (self._keys_of(other, heads),)
             for of, to in self._routes.takes[other]
         ]
-        join = exchange.Joining(buffer, self._k, self._v, heads.of_keys, self._call.batched, self._plan.own)
+        places = self._call.memory.setdefault("own rows", exchange.Places(self._plan.own, self._k.device))
+        join = exchange.Joining(buffer, self._k, self._v, heads.of_keys, self._call.batched, places)
         return _Views(heads, buffer, join, pulled, {})
 
     def _shape(self, rows: int, heads: Heads) -> tuple[int, ...]:
@@ -122,8 +119,8 @@ class Copies:
             for joined, moves in zip(computed, self._routes.gives, strict=True)
             for of, to in moves[other]
         ]
-        with self._memory.copying():
-            copy_runs(pairs)
+        self._memory.order()
+        self._memory.copy(pairs)
 
     def _arrivals(self, rank: int, heads: Heads) -> Tensor:
         key = ("arrivals", self._memory.number, rank, heads, self._k.shape, self._v.shape, self._k.dtype)

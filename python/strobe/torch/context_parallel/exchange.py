@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from strobe.torch.context_parallel.layout import Rows
-from strobe.torch.context_parallel.views import View, view_of
+from strobe.torch.context_parallel.views import view_of
 
 Runs = Sequence[Sequence[Rows]]
 """Runs of rows by rank."""
@@ -71,33 +71,49 @@ def join_into(buffer: Tensor, k: Tensor, v: Tensor, batched: bool, places: Seque
         torch.cat([keys[slice(*own)], values[slice(*own)]], dim=-1, out=target[slice(*place)])
 
 
+class Places:
+    """Where a rank's keys lie among its own and in a buffer."""
+
+    def __init__(self, runs: Sequence[tuple[Rows, Rows]], device: torch.device) -> None:
+        """The rank's own rows of the runs lie one behind another, from the first to the last."""
+        self.runs = runs
+        self.rows: Tensor | None = None
+        """Of the buffer, where there are many runs."""
+        if len(runs) > _MESSAGES:
+            self.rows = torch.cat([torch.arange(*place) for _, place in runs]).to(device)
+
+
 class Joining:
     """What join_into() does with some heads of k and v, for tensors of the same shapes and strides again and again."""
 
-    def __init__(
-        self, buffer: Tensor, k: Tensor, v: Tensor, heads: slice, batched: bool, places: Sequence[tuple[Rows, Rows]]
-    ) -> None:
+    def __init__(self, buffer: Tensor, k: Tensor, v: Tensor, heads: slice, batched: bool, places: Places) -> None:
         self._buffer, self._heads, self._batched, self._places = buffer, heads, batched, places
-        self._views: list[tuple[Tensor, View, View]] | None = None
-        if len(places) > _MESSAGES or not (_has_dense_heads(k) and _has_dense_heads(v)):
+        self._is_viewed = _has_dense_heads(k) and _has_dense_heads(v)
+        if not self._is_viewed:
             return
         k, v, target = _in_words(k, v, buffer)
         self._as_words = k.dtype == _WORD
         keys, values = _columns(k[..., heads, :], v[..., heads, :], batched)
-        self._views = [
+        self._k, self._v = view_of(keys, k), view_of(values, v)
+        self._targets = target.split([keys.shape[-1], values.shape[-1]], dim=-1)
+        self._runs = [
             (target[slice(*place)], view_of(keys[slice(*own)], k), view_of(values[slice(*own)], v))
-            for own, place in places
+            for own, place in places.runs
         ]
 
     def run(self, k: Tensor, v: Tensor) -> None:
         is_aligned = k.data_ptr() % _WORD.itemsize == 0 and v.data_ptr() % _WORD.itemsize == 0
-        if self._views is None or (self._as_words and not is_aligned):
+        if not self._is_viewed or (self._as_words and not is_aligned):
             own = (x if x.shape[-2] == self._heads.stop - self._heads.start else x[..., self._heads, :] for x in (k, v))
-            join_into(self._buffer, *own, self._batched, self._places)
+            join_into(self._buffer, *own, self._batched, self._places.runs)
             return
         if self._as_words:
             k, v = k.view(_WORD), v.view(_WORD)
-        for target, of_k, of_v in self._views:
+        if self._places.rows is not None:
+            for target, x in zip(self._targets, (self._k.of(k), self._v.of(v)), strict=True):
+                target.index_copy_(0, self._places.rows, x)
+            return
+        for target, of_k, of_v in self._runs:
             torch.cat([of_k.of(k), of_v.of(v)], dim=-1, out=target)
 
 

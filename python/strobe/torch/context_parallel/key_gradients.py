@@ -19,8 +19,8 @@ from strobe.torch.context_parallel.layout import Rows, one_behind_another
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import SharedCall
 
-FEW_RUNS = 8
-"""Runs of rows, each of which takes kernels of its own."""
+FEW_ROWS = 512
+"""Of a run, in the mean: longer runs take kernels of their own, which are no shorter than the host's time for them."""
 
 
 class _Arriving(Protocol):
@@ -138,7 +138,7 @@ class KeyGradients:
         if "segments" not in self._call.memory:
             self._call.memory["segments"] = _segments(self._plan, rank, rows)
         segments: list[_Segment] = self._call.memory["segments"]
-        sums_of = _Sums if len(segments) <= FEW_RUNS else _ManySums
+        sums_of = _Sums if rows >= FEW_ROWS * len(segments) else _ManySums
         sums = [sums_of(group, segments, rank, rows_first, self._k, self._v) for group in self._groups]
         for of_group in sums:
             of_group.add_own()

@@ -11,12 +11,13 @@ barrier, have one.
 """
 
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
+
+Pairs = list[tuple[Tensor, Tensor]]
 
 MOST_BYTES = 2 << 30
 """Of a rank's memory that is kept for a group: calls that need more send messages."""
@@ -130,12 +131,19 @@ class PeerMemory:
             self._captured = True
             self.barrier()  # a graph that runs again takes the same slots again
 
-    @contextmanager
-    def copying(self) -> Iterator[torch.cuda.Stream]:
-        """The stream of copies is the current one, and sees what the call has done so far."""
+    def order(self) -> None:
+        """Copies that follow see what the call has done so far."""
         self.stream.wait_event(self.current.record_event())
+
+    def copy(self, pairs: Pairs) -> torch.cuda.Event:
+        """Begins to write the second of each pair into the first: by copy engines, or many by one kernel."""
         with torch.cuda.stream(self.stream):
-            yield self.stream
+            if len(pairs) > _RUNS:
+                torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
+            else:
+                for to, of in pairs:
+                    to.copy_(of)
+        return self.stream.record_event()
 
     def join(self) -> None:
         """Work that follows on the call's stream sees all copies."""
@@ -156,12 +164,3 @@ class PeerMemory:
     def others(self) -> list[int]:
         """All ranks but this one, each rank in an order of its own, so that no two read from one at once."""
         return [(self.rank + step) % self.world for step in range(1, self.world)]
-
-
-def copy_runs(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Writes the second of each pair into the first: by copy engines, or many by one kernel."""
-    if len(pairs) > _RUNS:
-        torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
-        return
-    for to, of in pairs:
-        to.copy_(of)
