@@ -41,9 +41,11 @@ class Memory:
 
     join = order
 
-    def copy(self, pairs):
+    def copy_here(self, pairs):
         for to, of in pairs:
             to.copy_(of)
+
+    copy = copy_here
 
     def _rows(self, rank, part, offset, shape):
         elements = self._everyone[rank][part]
@@ -57,6 +59,22 @@ class Memory:
 
     def others(self):
         return [(self.rank + step) % self.world for step in range(1, self.world)]
+
+
+class Alone:
+    """One lane."""
+
+    def stream(self, lane):
+        return None
+
+    def mark(self, lane):
+        return None
+
+    def wait(self, lane, event):
+        pass
+
+    def join(self):
+        pass
 
 
 class Context:
@@ -129,7 +147,7 @@ def test_ranks_are_one_process(monkeypatch, kind, world, packed, groups, options
 
     monkeypatch.setattr(gather, "copies_of", copies_of)
     monkeypatch.setattr(gather, "group_ends", lambda heads_kv, *_: [heads_kv] if groups == 1 else [1, heads_kv])
-    monkeypatch.setattr(gather, "Lanes", lambda *_: SimpleNamespace(stream=lambda lane: None, join=lambda: None))
+    monkeypatch.setattr(gather, "Lanes", lambda *_: Alone())
     rows = [torch.cat([torch.arange(0), *(torch.arange(*run) for run in layout.places(rank))]) for rank in range(world)]
     for _ in range(2):
         tensors = draw(packed)

@@ -53,10 +53,10 @@ class Copies:
         self._columns = k.shape[-1] + v.shape[-1]
         self._batch = k.shape[0] if call.batched else 1
         self._sent = False
-        self._events: list[torch.cuda.Event] = []
+        self._events: list[torch.cuda.Event | None] = []
 
     def start(self, groups: list[Heads]) -> None:
-        """Puts this rank's keys and values where others read them, and begins to fetch those of the first group."""
+        """Puts this rank's keys and values where others read them."""
         memory = self._memory
         memory.begin()
         k, v = self._k, self._v
@@ -67,19 +67,28 @@ class Copies:
         for views in self._views:
             views.join.run(k, v)
         memory.barrier()
-        memory.order()
-        self._fetch(0)
+        if len(groups) > 1:
+            memory.order()
 
     def _fetch(self, number: int) -> None:
-        """Begins to copy the keys and values of the groups up to this one, in their order."""
+        """Begins to copy the keys and values of the groups up to this one, in their order. If it is the only one,
+        nothing of the current stream has what it does meanwhile, so that it copies itself."""
         for views in self._views[len(self._events) : number + 1]:
-            self._events.append(self._memory.copy(views.pulled))
+            if len(self._views) > 1:
+                self._events.append(self._memory.copy(views.pulled))
+            else:
+                self._memory.copy_here(views.pulled)
+                self._events.append(None)
 
     def fetched(self, number: int, stream: torch.cuda.Stream | None = None) -> Tensor:
         """The keys and values of a group, joined, which work that follows on the stream sees: by default the current
-        one. Those of later groups are asked for here, behind launches that need none of them."""
+        one. They are asked for here, those of later groups behind launches that need none of them."""
         self._fetch(number)
-        (stream or self._memory.current).wait_event(self._events[number])
+        event = self._events[number]
+        if event is not None:
+            (stream or self._memory.current).wait_event(event)
+        elif stream is not None:
+            self._memory.order(stream)
         return self._views[number].buffer
 
     def keys(self, number: int, launch: Launch, heads: Heads) -> tuple[Tensor, Tensor]:

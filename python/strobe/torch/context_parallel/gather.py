@@ -24,7 +24,7 @@ from strobe.torch.context_parallel.keys import KeyPlan, key_plan
 from strobe.torch.context_parallel.launches import Launch, keys_of, longest_first, pieces
 from strobe.torch.context_parallel.parts import Heads
 from strobe.torch.context_parallel.shared import PartBackward, SharedCall, compute, save
-from strobe.torch.context_parallel.streams import LONG, PIECES, Lanes
+from strobe.torch.context_parallel.streams import BACKWARD, LONG, PIECES, Lanes
 from strobe.torch.context_parallel.views import View, view_of
 
 
@@ -47,7 +47,7 @@ def _groups_of(call: SharedCall, copied: bool, q: Tensor, k: Tensor, v: Tensor, 
     return call.memory[key]
 
 
-_AHEAD = 1  # piece: about as long as the first group takes to come
+_AHEAD = 2  # pieces: about as long as the first group takes to come
 
 
 def _is_whole(call: SharedCall) -> bool:
@@ -63,8 +63,11 @@ class _Step(NamedTuple):
     heads: Heads
     """Of the group."""
     lane: int
-    is_ahead: bool
-    """It sees this rank's keys alone, and runs before those of others are there."""
+    fetches: bool
+    """The first of its group, for which the keys of others come. Others wait until it may begin, so that they are
+    behind it, but for those that see this rank's keys alone and run ahead."""
+    waits: bool
+    """It is the first of these on its lane."""
     options: dict[str, Any]
     """Its tensors live as long as the steps: other streams read them."""
     q: View
@@ -72,19 +75,26 @@ class _Step(NamedTuple):
     lse: View
 
 
-def _steps(call: SharedCall, groups: list[Heads], tensors: tuple[Tensor, Tensor, Tensor], overlap: bool) -> list[_Step]:
-    """The launches of a forward in their order; `tensors` are q, out and lse."""
-    q = tensors[0]
-    key = ("steps", overlap, q.device, q.shape, q.stride(), tensors[1].shape, *groups)
+def _steps(call: SharedCall, groups: list[Heads], q: Tensor, v: Tensor, overlap: bool) -> list[_Step]:
+    """The launches of a forward in their order."""
+    key = ("steps", overlap, q.device, q.shape, q.stride(), v.shape[-1], *groups)
     if key in call.memory:
         return call.memory[key]
-    steps = []
+    o = q.new_empty(output_shape(q, v), device="meta")  # strides alone matter, as of lse
+    lse = q.new_empty(lse_shape(q), device="meta")
+    steps: list[_Step] = []
     in_turn = {False: cycle(LONG if overlap else (0,)), True: cycle(PIECES)}
+    seen: set[tuple[int, int]] = set()
     for number, launch, heads, is_piece, is_ahead in _in_order(call, groups, q, overlap):
-        parts = (launch.queries(tensors[0], heads), launch.queries(tensors[1], heads), launch.lse(tensors[2], heads))
-        views = (view_of(part, x) for part, x in zip(parts, tensors, strict=True))
+        parts = (launch.queries(q, heads), launch.queries(o, heads), launch.lse(lse, heads))
+        views = (view_of(part, x) for part, x in zip(parts, (q, o, lse), strict=True))
         lane = next(in_turn[is_piece])
-        steps.append(_Step(number, launch, heads, lane, is_ahead, call.options_of(launch, heads, q), *views))
+        fetches = not is_ahead and all(step.group != number or not step.fetches for step in steps)
+        waits = not is_ahead and not fetches and (number, lane) not in seen
+        if not is_ahead:
+            seen.add((number, lane))
+        options = call.options_of(launch, heads, q)
+        steps.append(_Step(number, launch, heads, lane, fetches, waits, options, *views))
     if not call.options.has_tensors:  # which the tape alone keeps
         call.memory[key] = steps
     return steps
@@ -160,17 +170,23 @@ class GatherAttention(torch.autograd.Function):
         transport = _transport(call, k, v)
         groups = _groups_of(call, transport.is_copied, q, k, v, backward=False)
         transport.start(groups)
-        o = q.new_empty(output_shape(q, v))
-        lse = q.new_empty(lse_shape(q), dtype=torch.float32)
         overlap = q.is_cuda and largest is None and (transport.is_copied or len(groups) == 1)
-        steps = _steps(call, groups, (q, o, lse), overlap)
+        steps = _steps(call, groups, q, v, overlap)
         if overlap and not transport.is_copied:
             transport.fetched(0)
         lanes = Lanes(q, {step.lane for step in steps})  # which see options and, of messages, keys
+        if groups:
+            transport.fetched(0)  # behind this on the current stream, which has the first launch of them, not on others
+        o = q.new_empty(output_shape(q, v))
+        lse = q.new_empty(lse_shape(q), dtype=torch.float32)
+        begun: dict[int, torch.cuda.Event | None] = {}
         for step in steps:
             stream = lanes.stream(step.lane)
-            if not step.is_ahead:
+            if step.fetches:
                 transport.fetched(step.group, stream)
+                begun[step.group] = lanes.mark(step.lane)
+            elif step.waits:
+                lanes.wait(step.lane, begun[step.group])
             options = step.options if stream is None else step.options | {"stream": stream.cuda_stream}
             keys = transport.keys(step.group, step.launch, step.heads)
             results = step.o.of(o), step.lse.of(lse)
@@ -188,12 +204,19 @@ class GatherAttention(torch.autograd.Function):
         transport.start(groups)
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         gradients = KeyGradients(call, _plan(call), transport if isinstance(transport, Copies) else None, k, v)
+        launches = call.launches(_plan(call).calls, q, backward=True)
         for number, heads in enumerate(groups):
             buffer = transport.fetched(number)
-            computed: list[Tensor] = []
-            for launch in call.launches(_plan(call).calls, q, backward=True):
-                options = call.options_of(launch, heads, q)
+            computed = [launch.gradients(buffer) for launch in launches]
+            options_of = [call.options_of(launch, heads, q) for launch in launches]
+            order = [launches.index(launch) for launch in longest_first(launches)]
+            beside = dict(zip(order, cycle(BACKWARD if q.is_cuda and parts.can_overlap() else (0,))))
+            lanes = Lanes(q, beside.values())  # which see all that was made above
+            for index in order:
+                launch, (joined, _) = launches[index], computed[index]
                 keys = transport.keys(number, launch, heads)
-                computed += parts.compute(launch, heads, options, buffer, keys, launch.queries(dq, heads))
-            gradients.send(heads, computed)
+                stream = lanes.stream(beside[index])
+                parts.compute(launch, heads, options_of[index], joined, keys, launch.queries(dq, heads), stream)
+            lanes.join()
+            gradients.send(heads, [gradient for _, by_call in computed for gradient in by_call])
         return (None, None, dq, *gradients.total(), *parts.modifiers())

@@ -19,7 +19,9 @@ _PRODUCTS = {"forward": 2, "backward": 5}  # of queries with keys, or of their g
 _FLOPS = {"forward": 771e12, "backward": 647e12}
 _MORE_KEYS = {"forward": 305, "backward": 525}
 _COPY = 2.4e12  # bytes read and written in a second by a kernel that copies: 72% of the memory's bandwidth, assumed
-_LATENCY = 120e-6  # of an exchange beside its bytes, with the host's part: fits two H100s at 8,192 tokens a GPU
+# Of an exchange beside its bytes: of messages with the host's part, of copies a barrier and what lies between kernels,
+# as the host is ahead. Both fit two GPUs at 8,192 tokens.
+_LATENCY, _COPIED_LATENCY = 120e-6, 30e-6
 
 
 class Link(NamedTuple):
@@ -31,9 +33,16 @@ class Link(NamedTuple):
     """By copies from the memory of others; 0: ranks do not reach it."""
     name: str
 
+    def _copies(self, scheme: str) -> bool:
+        return scheme == "gather" and self.copied_bytes > 0
+
     def of(self, scheme: str) -> float:
         """What the scheme's transport receives in a second."""
-        return self.copied_bytes if scheme == "gather" and self.copied_bytes else self.bytes
+        return self.copied_bytes if self._copies(scheme) else self.bytes
+
+    def latency(self, scheme: str) -> float:
+        """Seconds of one of its exchanges beside its bytes."""
+        return _COPIED_LATENCY if self._copies(scheme) else _LATENCY
 
 
 NVLINK = Link(245e9, 350e9, "NVLink")  # measured between two H100s
@@ -163,8 +172,8 @@ def _rank_time(
     received, hidden = getattr(moved, name), getattr(moved, f"hidden_{name}")
     under, exchanges = (layout.world - 2, 1) if scheme == "ring" else (0, 2 if scheme == "all_to_all" else 1)
     computed = kernels + _copies(scheme, layout, size, name, received) / _COPY
-    travel = received / link.of(scheme)
-    return (1 - hidden) * travel + _LATENCY * exchanges + max(computed, hidden * travel + _LATENCY * under)
+    travel, latency = received / link.of(scheme), link.latency(scheme)
+    return (1 - hidden) * travel + latency * exchanges + max(computed, hidden * travel + latency * under)
 
 
 def one_device(size: CallSize, lengths: tuple[int, ...]) -> dict[str, float]:

@@ -131,19 +131,23 @@ class PeerMemory:
             self._captured = True
             self.barrier()  # a graph that runs again takes the same slots again
 
-    def order(self) -> None:
-        """Copies that follow see what the call has done so far."""
-        self.stream.wait_event(self.current.record_event())
+    def order(self, stream: torch.cuda.Stream | None = None) -> None:
+        """What follows on the stream, by default copies, sees what the call has done so far."""
+        (stream or self.stream).wait_event(self.current.record_event())
 
     def copy(self, pairs: Pairs) -> torch.cuda.Event:
-        """Begins to write the second of each pair into the first: by copy engines, or many by one kernel."""
+        """Writes the second of each pair into the first beside the current stream."""
         with torch.cuda.stream(self.stream):
-            if len(pairs) > _RUNS:
-                torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
-            else:
-                for to, of in pairs:
-                    to.copy_(of)
+            self.copy_here(pairs)
         return self.stream.record_event()
+
+    def copy_here(self, pairs: Pairs) -> None:
+        """The same on the current one: by copy engines, or many by one kernel."""
+        if len(pairs) > _RUNS:
+            torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
+            return
+        for to, of in pairs:
+            to.copy_(of)
 
     def join(self) -> None:
         """Work that follows on the call's stream sees all copies."""

@@ -171,7 +171,8 @@ class RingAttention(torch.autograd.Function):
                 (launch,) = call.launches([part], q)
                 dq = torch.empty_like(launch.queries(q, heads), memory_format=torch.contiguous_format)
                 keys = keys_of(launch, joined, k, v)
-                (gradient,) = parts.compute(launch, heads, _options(call, launch, step, q, heads), joined, keys, dq)
+                gradients, (gradient,) = launch.gradients(joined)
+                parts.compute(launch, heads, _options(call, launch, step, q, heads), gradients, keys, dq)
                 launch.queries(total, heads).add_(dq)
                 for place in part.places():
                     added[slice(*part.buffer)][slice(*place)] += gradient[slice(*place)]

@@ -103,27 +103,32 @@ class PartBackward:
         launch: Launch,
         heads: Heads,
         options: dict[str, Any],
-        buffer: Tensor,
+        joined: Tensor,
         keys: tuple[Tensor, Tensor],
         dq: Tensor,
-    ) -> list[Tensor]:
-        """The gradients of the keys and values that `buffer` has joined, by the launch's calls; writes dq. `keys` are
-        those that the launch takes of it."""
-        joined, by_call = launch.gradients(buffer)
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        """Writes dq, and to `joined` the gradients of the keys and values that the launch takes, on the stream."""
         dk, dv = part(joined, self.k, self.v)
         k, v = keys
         d_o, q, o = (launch.queries(x, heads) for x in (self.d_o, self.q, self.o))
         lse, d_lse = (None if x is None else launch.lse(x, heads) for x in (self.lse, self.d_lse))
         d_bias = None if self.d_bias is None else torch.empty_like(options["bias"], dtype=torch.float32)
         d_sink = torch.empty_like(options["sink"]) if self.d_sink is not None and "sink" in options else None
-        allocate = framework_of(q).workspace_allocator(q, None)
+        handle = None if stream is None else stream.cuda_stream
+        if handle is not None:
+            options = options | {"stream": handle}
+        allocate = framework_of(q).workspace_allocator(q, handle)
         _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
         if self.d_bias is not None:
             (call,) = launch.calls
             self.d_bias[:, :, slice(*call.rows), slice(*call.keys[0])] += d_bias
         if self.d_sink is not None and d_sink is not None:
             self.d_sink[heads.of_queries] += d_sink
-        return by_call
+
+    def can_overlap(self) -> bool:
+        """Whether launches write what no other does."""
+        return self.d_bias is None and self.d_sink is None
 
     def modifiers(self) -> tuple[Tensor | None, Tensor | None]:
         """The gradients of bias and sink."""

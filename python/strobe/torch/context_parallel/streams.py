@@ -16,6 +16,9 @@ LONG = (0, 1)
 PIECES = (2, 3)
 """Those of pieces: one is free beside a piece that ends."""
 
+BACKWARD = (0, 2)
+"""Those of a backward's launches, in turn: what prepares and finishes one, and its last tiles, run beside another."""
+
 _of_lanes: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
@@ -44,6 +47,15 @@ class Lanes:
     def stream(self, lane: int) -> torch.cuda.Stream | None:
         """None: the current one."""
         return self._streams.get(lane)
+
+    def mark(self, lane: int) -> torch.cuda.Event | None:
+        """What the lane has been given so far; None where there is one lane alone."""
+        return (self.stream(lane) or self._current).record_event() if self._streams else None
+
+    def wait(self, lane: int, event: torch.cuda.Event | None) -> None:
+        """The lane's kernels that follow begin behind the event."""
+        if event is not None:
+            (self.stream(lane) or self._current).wait_event(event)
 
     def join(self) -> None:
         """Work that follows on the current stream runs behind all kernels."""
