@@ -37,9 +37,15 @@ class SharedCall:
         """Those that compute the calls."""
         key = (q.shape[0], q.is_cuda, backward, *calls)
         if key not in self.memory:
-            joined = not q.is_cuda or JOINED_ON_GPUS["backward" if backward else "forward"]
+            joined = not q.is_cuda or self._is_joined(backward)
             self.memory[key] = launches(self.options, calls, q.shape[0], joined)
         return self.memory[key]
+
+    def _is_joined(self, backward: bool) -> bool:
+        """Not where gradients are added up in order: with used lengths all blocks of keys of a head wait in a row."""
+        if backward and self.options.given.get("deterministic"):
+            return False
+        return JOINED_ON_GPUS["backward" if backward else "forward"]
 
     def options_of(self, launch: Launch, heads: Heads, q: Tensor) -> dict[str, Any]:
         """What the engine takes, the caller's own; q has all rows and heads."""
