@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "call/checked.h"
 #include "expression/formula.h"
 
 namespace strobe {
@@ -29,6 +30,12 @@ bool ScoreFunction::has_gradient(int capture) const {
 
 namespace api {
 namespace {
+
+Checked elements_of(const ConstTensorView& view) {
+  Checked elements = 1;
+  for (int axis = 0; axis < view.rank; ++axis) elements = elements * view.shape[axis];
+  return elements;
+}
 
 /// A capture of rank 0 comes as one element.
 Status check_capture(const CaptureType& capture, const ConstTensorView& view, const Device& device) {
@@ -92,6 +99,7 @@ Status read_capture_gradients(const BackwardArguments& arguments, AttentionProbl
                    modifiers.captures.size());
   }
   const expression::Formula& formula = *problem.expression.formula;
+  Checked elements = 0;
   for (std::size_t i = 0; i < arguments.d_captures.size(); ++i) {
     const TensorView& gradient = arguments.d_captures[i];
     if (!gradient.given()) continue;
@@ -99,6 +107,11 @@ Status read_capture_gradients(const BackwardArguments& arguments, AttentionProbl
     Status status = check_gradient(formula.captures()[i], modifiers.captures[i], gradient, read, problem.device);
     if (!status.ok()) return status;
     problem.expression.gradients |= 1U << i;
+    elements = elements + elements_of(modifiers.captures[i]);
+  }
+  // Of other calls every size has one plan.
+  if (problem.deterministic && problem.device.type == DeviceType::cuda) {
+    problem.expression.gradient_elements = elements.value();
   }
   return {};
 }

@@ -57,6 +57,7 @@ struct StoredShape {
 struct ExpressionShape {
   std::shared_ptr<const expression::Formula> formula;  // null: there is none
   std::uint32_t gradients = 0;                         // a backward's: a bit for each capture whose gradient is wanted
+  std::int64_t gradient_elements = 0;                  // theirs, where `deterministic` is wanted of a GPU; else 0
 
   // An engine's: options of the problem say the score, or the mask, so that it is not to be looked at.
   bool score_is_option = false;

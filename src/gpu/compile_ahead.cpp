@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/compile_ahead.h"
-#include "gpu/auxiliary/text_blocks.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "gpu/auxiliary/exact_captures.h"
+#include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
 #include "gpu/engine.h"
 #include "gpu/tuned.h"
@@ -36,6 +37,7 @@ Result<std::vector<runtime::Variant>> kernels_of(const AttentionProblem& problem
   if (!status.ok()) return status;
   std::vector<runtime::Variant> kernels;
   if (takes_text_blocks(planned)) kernels.push_back(text_blocks_variant(planned, architecture_of(shape)));
+  if (sums_captures_exactly(planned)) kernels.push_back(round_gradient_variant(architecture_of(shape)));
   for (runtime::CommonVariant& kernel : list.take()) kernels.push_back(std::move(kernel.variant));
   return kernels;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpu/auxiliary/append.h"
+#include "gpu/auxiliary/exact_captures.h"
 #include "gpu/auxiliary/merge.h"
 #include "gpu/auxiliary/quantize.h"
 #include "gpu/auxiliary/text_blocks.h"
@@ -17,10 +18,12 @@ namespace {
 
 engine::PlannedCallResult planned(const AttentionProblem& problem, const Execution& execution, FamilyPlan plan) {
   if (Status status = check_texts(problem); !status.ok()) return status;
+  if (Status status = check_exact_captures(problem); !status.ok()) return status;
   const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(problem.device.index);
   if (!gpu.ok()) return gpu.status();
   const AttentionProblem own = planned_problem(problem);
-  return after_text_blocks(own, **gpu, plan_by_family(own, **gpu, engine::wanted_kernels(execution), plan));
+  const engine::PlannedCallResult call = plan_by_family(own, **gpu, engine::wanted_kernels(execution), plan);
+  return after_text_blocks(own, **gpu, with_exact_captures(own, **gpu, call));
 }
 
 class GpuEngine final : public engine::Implementation {

@@ -16,7 +16,7 @@ runtime::Variant forward_variant(const forward::Config& config, const DeviceShap
           .expression = fmt::format("strobe::sm80::forward::kernel<{}>", gpu::cpp_text(config)),
           .architecture = architecture_of(shape),
           .code = gpu::code_of(config.rule.text),
-          .options = {}};
+          .options = gpu::forward_options(config.rule)};
 }
 
 }  // namespace strobe::sm80

@@ -152,7 +152,7 @@ class Backward final : public gpu::BackwardCall {
   /// Every sequence and head has walks of its own.
   Status launch_captures(const AllMaps& maps, const BackwardArguments& arguments, Params params,
                          const gpu::CallStream& stream) const {
-    const backward::Config config = capture_gradient_config(plan_.config);
+    const backward::Config config = capture_gradient_config(plan_.config, problem().deterministic);
     params.n_blocks = static_cast<int>(gpu::backward_blocks(problem().seqlen_k, block_n(config)));
     const BiasGradientParams walks = gpu::capture_tiles(
         problem(), params, backward::walks_of_head(params.m_blocks, backward::bias_key_tiles(params.n_blocks)));

@@ -47,7 +47,7 @@ void for_each_kernel(const AttentionProblem& problem, const BackwardPlan& plan, 
         kernels.bias);
   }
   if (problem.expression.gradients != 0) {
-    const backward::Config gradient = capture_gradient_config(config);
+    const backward::Config gradient = capture_gradient_config(config, problem.deterministic);
     visit(
         gradient, bias_gradient_smem_plan(gradient).total_bytes, [=] { return capture_gradient_variant(gradient); },
         kernels.captures);

@@ -91,7 +91,8 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles, bool 
   config.staged_dq = (tiles.staged_dq && !from_registers) || config.ordered;
   // With used lengths nobody knows which items are the shortest; at 128 it does not pay. log: bwd-ordered-causal-128
   config.alternates = config.ordered && config.rule.mask_right && !config.rule.varlen && config.head_dim <= 64;
-  config.dp_ahead = config.rule.bias && !config.rule.softcap;  // as registers allow, and compiling shows
+  config.dp_ahead = config.rule.bias && !config.rule.softcap &&
+                    !takes_scores(config.rule);  // as registers allow, and compiling shows
   return config;
 }
 
@@ -248,7 +249,8 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   }
   if (problem.expression.gradients != 0) {
     const int query_blocks = static_cast<int>(gpu::backward_blocks(problem.seqlen_q, config.block_m));
-    const auto key_blocks = gpu::backward_blocks(problem.seqlen_k, block_n(capture_gradient_config(config)));
+    const auto key_blocks =
+        gpu::backward_blocks(problem.seqlen_k, block_n(capture_gradient_config(config, problem.deterministic)));
     const Checked of_head =
         backward::walks_of_head(query_blocks, backward::bias_key_tiles(static_cast<int>(key_blocks)));
     const std::int64_t walks = (of_head * problem.batch * problem.heads_q).value();
@@ -296,11 +298,12 @@ backward::Config bias_gradient_config(const backward::Config& config) {
   return gradient;
 }
 
-backward::Config capture_gradient_config(const backward::Config& config) {
+backward::Config capture_gradient_config(const backward::Config& config, bool ordered) {
   backward::Config gradient = bias_gradient_config(config);
   gradient.bias_stages = 0;
   gradient.captures = true;
-  gradient.ordered = gradient.alternates = gradient.dp_ahead = false;  // one for all ways to dQ
+  gradient.alternates = gradient.dp_ahead = false;  // one for all ways to dQ
+  gradient.ordered = ordered;
   return gradient;
 }
 

@@ -74,8 +74,8 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
 /// The variant of the kernel that computes the bias's gradient.
 backward::Config bias_gradient_config(const backward::Config& config);
 
-/// The same of the kernel for the gradients of captures.
-backward::Config capture_gradient_config(const backward::Config& config);
+/// The same of the kernel for the gradients of captures. `ordered`: that their bits are the same every time.
+backward::Config capture_gradient_config(const backward::Config& config, bool ordered);
 
 /// The variant of the kernel that makes dQ of its sums: one for all ways to share out the keys.
 backward::Config query_sums_config(backward::Config config);

@@ -14,7 +14,7 @@ runtime::Variant forward_variant(const forward::Config& config) {
           .expression = fmt::format("strobe::sm90::forward::kernel<{}>", gpu::cpp_text(config)),
           .architecture = std::string(gpu::kSm90a),
           .code = gpu::code_of(config.rule.text),
-          .options = {}};
+          .options = gpu::forward_options(config.rule)};
 }
 
 }  // namespace strobe::sm90

@@ -24,6 +24,8 @@ class DeviceCache {
     for (ConstTensorView* const view : inputs(arguments_)) {
       if (view->given()) *view = on_device(*view);
     }
+    for (const ConstTensorView& capture : host.modifiers.captures) captures_.push_back(on_device(capture));
+    arguments_.modifiers.captures = captures_;
     for (TensorView* const view : outputs(arguments_)) {
       if (view->given()) view->data = const_cast<void*>(on_device(*view).data);
       if (view->given()) view->device = {DeviceType::cuda, device_.index};
@@ -135,6 +137,7 @@ class DeviceCache {
   const runtime::CudaDevice& device_;
   ForwardArguments host_, arguments_;
   std::deque<Copy> copies_;
+  std::vector<ConstTensorView> captures_;
   std::string explained_;
   bool stored_operands_ = false;
 };

@@ -1,70 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts whose values depend on the tile, the query, the key or the diagonal alone, which kernels of sm90 find once and
 // keep: both passes against the float64 reference, around the edges of tiles.
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "device_case.h"
-#include "gpu_test.h"
-#include "tested_engine.h"
+#include "text_cases.h"
 
 namespace strobe::test {
 namespace {
 
-using Lengths = std::pair<std::int64_t, std::int64_t>;  // of queries and keys
-
-constexpr std::int64_t kHeads = 4;
-constexpr std::int64_t kLongest = 700;
-
-CapturedTensor reals(const std::string& name, const std::vector<std::int64_t>& shape) {
-  return {.type = {.name = name, .dtype = DType::float32, .rank = static_cast<int>(shape.size())},
-          .shape = shape,
-          .wants_gradient = true};
-}
-
-CapturedTensor without_gradient(const std::string& name) {
-  return {.type = {.name = name, .dtype = DType::float32, .rank = 1}, .shape = {500}};
-}
-
-CapturedTensor integers(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t largest) {
-  return {.type = {.name = name, .dtype = DType::int32, .rank = static_cast<int>(shape.size())},
-          .shape = shape,
-          .largest = largest};
-}
-
-class GpuText : public FamilyTest {
- protected:
-  static AttentionCase text_case(const TextCase& text, std::int64_t head_dim) {
-    AttentionCase attention = plain_case(0, head_dim, CausalMask::none);
-    attention.dtype = DType::bfloat16;
-    attention.heads_q = kHeads;
-    attention.text = text;
-    return attention;
-  }
-
-  void expect_matches(AttentionCase attention, const std::vector<Lengths>& shapes) {
-    for (const auto& [queries, keys] : shapes) {
-      attention.q.rows = queries;
-      attention.k.rows = keys;
-      SCOPED_TRACE(describe(attention));
-      const TestedVariants variants(true);
-      DeviceCase(attention, device()).expect_both_right(stream());
-      if (HasFailure()) return;
-    }
-  }
-
-  /// Of whole sequences, then beside used lengths and a causal mask, at the head dimensions that have kernels of their
-  /// own.
-  void expect_matches(const TextCase& text) {
-    expect_matches(text_case(text, 64), {{200, 333}, {3, 300}, {450, kLongest}});
-    AttentionCase attention = text_case(text, 128);
-    attention.options.causal = CausalMask::bottom_right;
-    attention.q.seqused = {300, 77};
-    attention.k.seqused = {201, 33};
-    expect_matches(attention, {{330, 201}});
-  }
-};
+class GpuText : public TextTest {};
 
 INSTANTIATE_TEST_SUITE_P(, GpuText, kFamilies, family_name);
 
@@ -140,7 +84,6 @@ TEST_P(GpuText, BesideOptions) {
   attention.options = {.window = {90, 20}, .softcap = 20.0F};
   attention.alibi = Alibi::per_head;
   attention.bias = BiasCase{};
-  attention.bias->wants_gradient = false;  // which beside a score's text GPUs do not have
   attention.has_sink = true;
   expect_matches(attention, {{200, 333}, {500, 300}});
 }
@@ -201,7 +144,6 @@ TEST_P(GpuUnnormalized, LinearAttentionBesideOptions) {
   attention.options.softcap = 10.0F;
   attention.alibi = Alibi::per_head;
   attention.bias = BiasCase{.hidden = 0.2};
-  attention.bias->wants_gradient = false;
   expect_matches(attention, {{200, 333}});
 }
 
@@ -254,6 +196,72 @@ TEST_P(GpuText, OfAnIndexThatDependsOnTheScore) {
   DeviceCase on_device(attention, device());
   on_device.expect_both_right(stream());
   for (const std::int64_t read : {2, 3, 4}) EXPECT_NE(on_device.tensors.d_captures[0].get(read), 0.0) << read;
+}
+
+// The gradient of a bias that comes before a text, which multiplies it with the text's derivative but not the
+// softcap's.
+TEST_P(GpuText, GradientsOfABias) {
+  for (const char* const score : {"score * heat[head] - 0.5 * abs(score)", "score + heat[head] * (k - q)"}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionCase attention = text_case({score, "k <= q + 60 || k % 3 == 0", {reals("heat", {kHeads})}}, head_dim);
+      attention.bias = BiasCase{.sharing = {.per_batch = false}};
+      attention.bias->wants_gradient = true;
+      attention.options.softcap = 5.0F;
+      expect_matches(attention, {{200, 333}, {1, 300}});
+      attention.options.dropout = 0.25F;
+      attention.options.causal = CausalMask::bottom_right;
+      expect_matches(attention, {{200, 333}});
+    }
+  }
+}
+
+TEST_P(GpuUnnormalized, GradientsOfABias) {
+  AttentionCase attention =
+      unnormalized_case({"score * sigmoid(score) / k_len", "k <= q + 50", {}}, 64, DType::bfloat16);
+  attention.bias = BiasCase{};
+  attention.bias->wants_gradient = true;
+  expect_matches(attention, {{200, 333}, {1, 300}});
+}
+
+// Derivatives of both signs, which are no marks of what is dropped.
+TEST_P(GpuText, UnderDropout) {
+  const std::vector<TextCase> texts{
+      {"score + bias[head][k - q + 150] - gate[k]", "", {reals("bias", {kHeads, 500}), reals("gate", {600})}},
+      {"tanh(score) * heat[head] + gate[q]", "k <= q || k % 3 == 0", {reals("heat", {kHeads}), reals("gate", {500})}},
+      {"", "k <= q + 60 && (q - k) % 5 != 1", {}}};
+  for (const TextCase& text : texts) {
+    for (const bool deterministic : {false, true}) {
+      AttentionCase attention = text_case(text, 64);
+      attention.options.dropout = 0.3F;
+      attention.options.deterministic = deterministic;
+      expect_matches(attention, {{200, 333}, {3, 300}});
+    }
+    for (const std::int64_t head_dim : {128, 256}) {
+      AttentionCase attention = text_case(text, head_dim);
+      attention.options.dropout = 0.5F;
+      attention.options.causal = CausalMask::bottom_right;
+      attention.q.seqused = {300, 77};
+      attention.k.seqused = {201, 33};
+      expect_matches(attention, {{330, 201}});
+    }
+  }
+}
+
+TEST_P(GpuUnnormalized, UnderDropout) {
+  const TextCase text{"(score - 0.5) * sigmoid(score + bias[head][k - q + 150]) / k_len",
+                      "k <= q + 40",
+                      {reals("bias", {kHeads, 500})}};
+  for (const DType dtype : dtypes()) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionCase attention = unnormalized_case(text, head_dim, dtype);
+      attention.options.dropout = 0.25F;
+      expect_matches(attention, {{200, 333}});
+    }
+  }
+  AttentionCase linear = unnormalized_case({}, 64, DType::bfloat16);
+  linear.text.reset();
+  linear.options.dropout = 0.25F;
+  expect_matches(linear, {{200, 333}});
 }
 
 }  // namespace

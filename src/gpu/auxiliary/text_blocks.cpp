@@ -154,6 +154,7 @@ class AfterTextBlocks final : public engine::PlannedCall {
 
 bool takes_text_blocks(const AttentionProblem& problem) {
   constexpr std::int64_t kFewQueries = 64;
+  if (problem.row_invariant && problem.pass == Pass::forward) return false;  // whose kernels have no block mask
   return text_rule(problem).mask && problem.seqlen_q > kFewQueries && problem.seqlen_k > 0 && problem.batch > 0 &&
          problem.heads_q > 0;
 }

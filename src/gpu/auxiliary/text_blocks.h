@@ -21,7 +21,8 @@ constexpr auto fields_of(const TextBlocksConfig&) {
 
 namespace strobe::gpu {
 
-/// Whether a call's mask is looked at in blocks first. With few queries it is looked at key by key alone.
+/// Whether a call's mask is looked at in blocks first. With few queries, and in row-invariant forwards, it is looked at
+/// tile by tile and key by key.
 bool takes_text_blocks(const AttentionProblem& problem);
 
 /// The problem with the block mask that the kernel writes, where there is one.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/call/backward_call.h"
 
+#include "gpu/auxiliary/exact_captures.h"
 #include "gpu/params/rows.h"
 #include "gpu/plan/backward_plan.h"
 
@@ -13,8 +14,9 @@ Status BackwardCall::run(const BackwardArguments& arguments, const Execution& ex
   const runtime::ContextScope context(device());
   if (!context.status().ok()) return context.status();
   const CallStream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
-  if (Status status = clear_capture_gradients(*device().driver, arguments.d_captures, stream.handle); !status.ok()) {
-    return status;
+  if (!sums_captures_exactly(problem())) {  // else sums begin as zeros
+    const Status status = clear_capture_gradients(*device().driver, arguments.d_captures, stream.handle);
+    if (!status.ok()) return status;
   }
   if (!launch_.computes) return clear_modifier_gradients(arguments, stream);
   Status status = check_alignments(arguments);

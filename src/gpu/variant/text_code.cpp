@@ -135,4 +135,9 @@ std::string code_of(const TextRule& rule) {
   return has_text(rule) ? codes().find({rule.code_low, rule.code_high}) : std::string();
 }
 
+std::vector<std::string> forward_options(const ScoreRule& rule) {
+  if (rule.row_invariant && has_text(rule)) return {"--fmad=false"};
+  return {};
+}
+
 }  // namespace strobe::gpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "call/problem.h"
 #include "kernels/score/rule.h"
@@ -14,5 +15,9 @@ TextRule text_rule(const AttentionProblem& problem);
 
 /// The code that a rule of text_rule() names; none of rules without texts.
 std::string code_of(const TextRule& rule);
+
+/// What a forward of the rule is compiled with beside the standard options. Where a row's bits must not depend on its
+/// call, all kernels, and all loops of one, round each operation of a text by itself.
+std::vector<std::string> forward_options(const ScoreRule& rule);
 
 }  // namespace strobe::gpu

@@ -113,7 +113,9 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
     if constexpr (C.sink) {
       factor = exists ? join_sink(row, score::sink_log2(params.sink, q_head)) : 1.0F;
     }
-    factor *= ptx::rcp_approx(row.sum);
+    if constexpr (C.normalized) {
+      factor *= ptx::rcp_approx(row.sum);
+    }
     set_element<C.element>(o, column, sees ? x.x * factor : 0.0F);
     if (lse != nullptr && column == 0) {
       *lse = score::lse_of(row.max_log2, row.sum);

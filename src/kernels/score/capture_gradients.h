@@ -7,6 +7,7 @@
 
 #include "kernels/expression/element.h"
 #include "kernels/score/capture_sums.h"
+#include "kernels/score/capture_terms.h"
 #include "kernels/score/fragment.h"
 
 namespace strobe::score {
@@ -33,7 +34,8 @@ struct ReadVisitor {
 
 /// By a whole warp: each lane that `adds` adds `sum` to element `index`. Where that is one element for all of them, the
 /// warp adds once, as atomics to one address wait for each other.
-__device__ __forceinline__ void add_by_warp(float* to, bool adds, long long index, float sum) {
+template <bool exact>
+__device__ __forceinline__ void add_by_warp(void* gradient, bool adds, long long index, float sum) {
   const unsigned adding = __ballot_sync(kFullWarp, adds);
   if (adding == 0) {
     return;
@@ -41,7 +43,7 @@ __device__ __forceinline__ void add_by_warp(float* to, bool adds, long long inde
   const long long first = __shfl_sync(kFullWarp, index, __ffs(static_cast<int>(adding)) - 1);
   if (!__all_sync(kFullWarp, !adds || index == first)) {
     if (adds) {
-      atomicAdd(to + index, sum);
+      add_term<exact>(gradient, index, sum);
     }
     return;
   }
@@ -51,12 +53,13 @@ __device__ __forceinline__ void add_by_warp(float* to, bool adds, long long inde
     sum += __shfl_xor_sync(kFullWarp, sum, distance);
   }
   if (threadIdx.x % kThreadsPerWarp == 0) {
-    atomicAdd(to + first, sum);
+    add_term<exact>(gradient, first, sum);
   }
 }
 
-/// A warp's fragments, 16 keys by 2 n queries each, of one head and along one diagonal.
-template <int n>
+/// A warp's fragments, 16 keys by 2 n queries each, of one head and along one diagonal. `exact`: gradients are exact
+/// sums (capture_terms.h).
+template <int n, bool exact>
 class CaptureGradients {
  public:
   using Scores = float[n];
@@ -103,8 +106,8 @@ class CaptureGradients {
   __device__ __forceinline__ static constexpr bool waits(int read) { return sums_before(read + 1) <= kMostSums; }
 
   template <int read>
-  __device__ __forceinline__ float* gradient() const {
-    return static_cast<float*>(const_cast<void*>(gradients_.of[expression::capture_of_read(read)].data));
+  __device__ __forceinline__ void* gradient() const {
+    return const_cast<void*>(gradients_.of[expression::capture_of_read(read)].data);
   }
 
   template <int read>
@@ -162,7 +165,7 @@ class CaptureGradients {
     if (adds) {
       look_at<read>(pair, 0.0F, [&](const expression::Place& place, float) { at = place; });
     }
-    add_by_warp(gradient<read>(), adds && at.inside, at.index, sum);
+    add_by_warp<exact>(gradient<read>(), adds && at.inside, at.index, sum);
   }
 
   template <int read>
@@ -305,7 +308,7 @@ class CaptureGradients {
       if (ds[i] != 0.0F) {
         look_at<read>(fragment_pair(first, i), before[i], [&](const expression::Place& place, float derivative) {
           if (place.inside) {
-            atomicAdd(gradient<read>() + place.index, ds[i] * derivative);
+            add_term<exact>(gradient<read>(), place.index, ds[i] * derivative);
           }
         });
       }

@@ -69,7 +69,7 @@ class BiasGradient {
                               tile_.m * C.block_m + row,
                               score::has_large_rows<C.rule>(params_, work.sequence, head, 1)};
     PartBias<C> bias[fragments(C)];
-    WarpScores<C> s, dp, slope;
+    WarpScores<C> s, dp;
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {
       ScoreBlock<C> block = first;
@@ -78,13 +78,13 @@ class BiasGradient {
     }
     multiply_rows<C, KTile<C>, QTile<C>, C.head_dim>(s, smem_ + kPlan.k, key_row(), smem_ + kPlan.q, row);
     multiply_rows<C, VTile<C>, DoTile<C>, C.head_dim_v>(dp, smem_ + kPlan.v, key_row(), smem_ + kPlan.d_o, row);
-    to_probabilities<true>(first, s, slope, row_numbers(kPlan.lse) + row, bias);
     const float keep_factor = C.rule.dropout ? params_.score.dropout.keep_factor : 1.0F;
     const int left = work.q.used - first.query();
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {
       ScoreBlock<C> block = first;
       block.key_first += f * kFragmentRows;
+      to_bias_factors(block, s[f], row_numbers(kPlan.lse) + row, bias[f]);
       for_each_gradient<C>(block, row_numbers(kPlan.d_sum) + row, [&](int i, const float2& d, unsigned dropped) {
         const float2 gradient = score::without_dropped(&dp[f][i], dropped);
         const int column = i / 4 * 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of captures: S and dP of every block once more, and what its pairs add to what a text read
-// (score/capture_gradients.h), in any order. A CTA has a block of keys and a block of queries of one sequence and head.
+// (score/capture_gradients.h). A CTA has a block of keys and a block of queries of one sequence and head.
 #pragma once
 
 #include "kernels/ptx/grid.h"
@@ -17,7 +17,7 @@ using score::BiasGradientTile;
 template <Config C>
 class CaptureGradient {
  public:
-  using Gradients = score::CaptureGradients<C.part_m / 2>;
+  using Gradients = score::CaptureGradients<C.part_m / 2, C.ordered>;
 
   __device__ __forceinline__ CaptureGradient(const Params& params, const expression::Captures& gradients,
                                              const BiasGradientTile& tile)
@@ -79,10 +79,12 @@ class CaptureGradient {
                                     });
       }
       const int left = work.q.used - block.query();
-      for_each_gradient<C>(block, row_numbers(kPlan.d_sum) + row, [&](int i, const float2& d, unsigned) {
+      const float keep_factor = C.rule.dropout ? params_.score.dropout.keep_factor : 1.0F;
+      for_each_gradient<C>(block, row_numbers(kPlan.d_sum) + row, [&](int i, const float2& d, unsigned dropped) {
+        const float2 gradient = score::without_dropped(&dp[f][i], dropped);
         const int column = i / 4 * 8;
-        s[f][i] = gradient_of(s[f][i], column < left, dp[f][i] - d.x);
-        s[f][i + 1] = gradient_of(s[f][i + 1], column + 1 < left, dp[f][i + 1] - d.y);
+        s[f][i] = gradient_of(s[f][i], column < left, (gradient.x - d.x) * keep_factor);
+        s[f][i + 1] = gradient_of(s[f][i + 1], column + 1 < left, (gradient.y - d.y) * keep_factor);
       });
       const expression::Position pair = first_pair(block);
       Gradients sums(sequence::captures_of<C.rule>(params_), gradients_, diagonals());

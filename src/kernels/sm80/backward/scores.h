@@ -65,8 +65,9 @@ class Exponents {
   float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
 };
 
-/// to_probabilities() of rules whose scores are a text's. `before`: what the text reads.
-template <bool masked, bool large, Config C>
+/// to_probabilities() of rules whose scores are a text's. `before`: what the text reads. Not `to_product`: the
+/// derivative is by the score behind the softcap.
+template <bool masked, bool large, bool to_product = true, Config C>
 __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
                                                    const float* lse_log2, const PartBias<C>& bias, Scores<C>& before) {
   const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
@@ -85,7 +86,7 @@ __device__ __forceinline__ void text_probabilities(const ScoreBlock<C>& block, S
                                 s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponent);
                                 if constexpr (has_slope(C.rule)) {
                                   float derivative = score::text_slope<C.rule>(captures, position, score);
-                                  if constexpr (C.rule.softcap) {
+                                  if constexpr (C.rule.softcap && to_product) {
                                     derivative *= fmaxf(score::softcap_derivative(capped), 0.0F);
                                   }
                                   slope[i] = s[i] == 0.0F ? 0.0F : s[i] * derivative;
@@ -159,6 +160,32 @@ __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Sco
     to_probabilities_by<true>(LargeExponents<C>(block), block, s, slope, lse_log2, bias);
   } else {
     to_probabilities_by<masked>(Exponents<C>(block), block, s, slope, lse_log2, bias);
+  }
+}
+
+/// S becomes what dP - D is multiplied with for the gradient of a bias: P, times the derivative by the score that a
+/// text reads. Without a softmax, that alone.
+template <Config C>
+__device__ __forceinline__ void to_bias_factors(const ScoreBlock<C>& block, Scores<C>& s, const float* lse_log2,
+                                                const PartBias<C>& bias) {
+  [[maybe_unused]] Scores<C> slope;
+  if constexpr (!C.rule.normalized) {
+    const auto& captures = score::captures_of<C.rule>(block.params);
+    for_each_unnormalized<true>(
+        block, s, bias, [&](int i, bool shown, const expression::Position& position, float, float before, float) {
+          s[i] = shown ? score::text_slope<C.rule>(captures, position, before) : 0.0F;
+        });
+  } else if constexpr (C.rule.text.score) {
+    [[maybe_unused]] Scores<C> before;
+    text_probabilities<true, true, false>(block, s, slope, lse_log2, bias, before);
+    if constexpr (C.rule.text.slope) {
+#pragma unroll
+      for (int i = 0; i < C.part_m / 2; ++i) {
+        s[i] = slope[i];
+      }
+    }
+  } else {
+    to_probabilities<true>(block, s, slope, lse_log2, bias);
   }
 }
 

@@ -234,6 +234,30 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
   return score::draw_part_columns<C.rule, queries>(score::dropout_key_of(dropout), head, query, key, block.first());
 }
 
+/// The dropped ones of `queries` queries of a step, from its query `first` on.
+template <Config C, int queries, bool draws = C.rule.dropout>
+class GradientDropout {
+ public:
+  __device__ __forceinline__ GradientDropout(const ScoreBlock<C>& block, int first)
+      : slices_(draw_dropout<queries>(block, first)) {}
+
+  /// dP of two neighbours, 0 where it is dropped: of the eight queries number j, key r.
+  __device__ __forceinline__ float2 kept(const float* dp, int j, int r) const {
+    return score::without_dropped(dp, slices_.dropped(j / 2, j % 2, r));
+  }
+
+ private:
+  score::DropoutSlices<queries> slices_;
+};
+
+/// Where there are none, or others know them.
+template <Config C, int queries>
+class GradientDropout<C, queries, false> {
+ public:
+  __device__ __forceinline__ GradientDropout(const ScoreBlock<C>&, int) {}
+  __device__ __forceinline__ float2 kept(const float* dp, int, int) const { return {dp[0], dp[1]}; }
+};
+
 /// Zeros in the place of dropped probabilities.
 template <Config C>
 __device__ __forceinline__ void drop(Operand<C>& p, const score::DropoutSlices<C.block_m>& slices) {

@@ -40,6 +40,9 @@ const std::initializer_list<void (*)(AttentionProblem&)> kChanges = {
     [](AttentionProblem& p) { p.modifiers.has_bias = true; },
     [](AttentionProblem& p) { p.modifiers.block_size = 64; },
     [](AttentionProblem& p) { p.modifiers.block_size = 128; },
+    [](AttentionProblem& p) { p.row_invariant = true; },
+    [](AttentionProblem& p) { p.row_invariant = true, p.packed_q = p.packed_k = true; },
+    [](AttentionProblem& p) { p.row_invariant = true, p.seqlen_q = 1, p.total_q = p.batch, p.page_size = 16; },
 };
 
 TEST(Sm90TextMemory, OfAForwardFits) {
@@ -73,7 +76,7 @@ TEST(Sm90TextMemory, OfABackwardFits) {
         const backward::Config config = *backward_config(problem);
         EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << head_dim;
         EXPECT_LE(bias_gradient_smem_plan(bias_gradient_config(config)).total_bytes, kMaxSmemBytes) << head_dim;
-        const backward::Config captures = capture_gradient_config(config);
+        const backward::Config captures = capture_gradient_config(config, false);
         EXPECT_LE(bias_gradient_smem_plan(captures).total_bytes, kMaxSmemBytes) << head_dim;
         EXPECT_EQ(keeps_text(captures), head_dim <= kMostTextColumns);
         for (const backward::Config& choice : tile_choices(problem)) {

@@ -13,13 +13,35 @@
 #include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/bias_gradient/feeder.h"
 #include "kernels/sm90/backward/bias_gradient/kept_bias.h"
+#include "kernels/sm90/backward/kept_gradients.h"
 #include "kernels/sm90/backward/products.h"
+#include "kernels/sm90/backward/score_factors.h"
 #include "kernels/sm90/backward/scores.h"
 
 namespace strobe::sm90::backward {
 
-/// S becomes P. `masked`: some of the pairs may be hidden, or of queries that do not exist. Of these P would be NaN
-/// where a key is.
+/// S becomes P times the derivative of the score by the bias, which a text may have. Without a softmax, that alone.
+template <Config C>
+__device__ __forceinline__ void text_factors(const ScoreBlock<C>& block, Scores<C>& s, const RowNumbers<C>& lse_log2,
+                                             KeptBias<C>& bias) {
+  const auto& captures = score::captures_of<C.rule>(block.params);
+  Scores<C> slope;
+  score_factors(block, s, lse_log2, bias, [&](int i, const expression::Position& pair, float before) {
+    if constexpr (C.rule.text.slope) {
+      slope[i] = with_kept<C>(
+          block, i, [&](const auto&... kept) { return score::text_slope<C.rule>(captures, pair, kept..., before); });
+    }
+  });
+  if constexpr (C.rule.text.slope) {
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; ++i) {
+      s[i] = s[i] == 0.0F ? 0.0F : s[i] * slope[i];
+    }
+  }
+}
+
+/// The same of scores that no text changes. `masked`: some of the pairs may be hidden, or of queries that do not exist.
+/// Of these P would be NaN where a key is.
 template <Config C>
 __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                                    Scores<C>& s, const RowNumbers<C>& lse_log2, KeptBias<C>& bias) {
@@ -48,35 +70,7 @@ __device__ __forceinline__ void add_score_gradients(const ScoreBlock<C>& block, 
     // Of a pair that is hidden, dP may be anything.
     sums[i] += masked && p[i] == 0.0F ? 0.0F : p[i] * (gradient - d);
   };
-  if constexpr (C.rule.dropout) {
-    const DropoutParams& dropout = block.params.score.dropout;
-#pragma unroll
-    for (int first = 0; first < C.block_m; first += kDropoutColumns) {
-      const auto slices = draw_dropout<kDropoutColumns>(block, first);
-#pragma unroll
-      for (int j = 0; j < kDropoutColumns / 8; ++j) {
-        const float2 d = row_numbers<C>(d_sum, first / 8 + j);
-#pragma unroll
-        for (int r = 0; r < kRowsPerThread; ++r) {
-          const unsigned dropped = slices.dropped(j / 2, j % 2, r);
-          const int i = first / 2 + 4 * j + 2 * r;
-          add(i, (dropped & 1U) != 0 ? 0.0F : dp[i] * dropout.keep_factor, d.x);
-          add(i + 1, (dropped >> 31) != 0 ? 0.0F : dp[i + 1] * dropout.keep_factor, d.y);
-        }
-      }
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < C.block_m / 8; ++j) {
-      const float2 d = row_numbers<C>(d_sum, j);
-#pragma unroll
-      for (int r = 0; r < kRowsPerThread; ++r) {
-        const int i = 4 * j + 2 * r;
-        add(i, dp[i], d.x);
-        add(i + 1, dp[i + 1], d.y);
-      }
-    }
-  }
+  for_each_kept_gradient(block, dp, d_sum, add);
 }
 
 /// The tiles of one warpgroup.
@@ -173,7 +167,11 @@ class BiasGradient {
       }
     }
     KeptBias<C> bias(smem_ + kPlan.bias + warpgroup * kept_bias_bytes(C), params_);
-    bias_probabilities<C>(block, masked, block.has_large_rows(), p, lse_log2, bias);
+    if constexpr (takes_scores(C.rule)) {
+      text_factors(block, p, lse_log2, bias);
+    } else {
+      bias_probabilities<C>(block, masked, block.has_large_rows(), p, lse_log2, bias);
+    }
     kept = true;
     if constexpr (!C.dp_ahead) {
       ptx::wgmma_fence();

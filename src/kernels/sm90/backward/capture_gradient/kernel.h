@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of captures: S and dP of every block once more, and what its pairs add to what a text read
-// (score/capture_gradients.h), in any order. Warpgroup 0 produces as for the bias's gradient, where every sequence and
+// (score/capture_gradients.h). Warpgroup 0 produces as for the bias's gradient, where every sequence and
 // head has tiles of its own; the two after it hold 64 keys each. A CTA's tiles follow diagonals, so that what a thread
 // sums of a diagonal or a head stays in its registers from one tile to the next.
 #pragma once
@@ -9,8 +9,9 @@
 #include "kernels/score/capture_gradients.h"
 #include "kernels/sm90/backward/bias_gradient/feeder.h"
 #include "kernels/sm90/backward/capture_gradient/walk.h"
+#include "kernels/sm90/backward/kept_gradients.h"
 #include "kernels/sm90/backward/products.h"
-#include "kernels/sm90/backward/scores.h"
+#include "kernels/sm90/backward/score_factors.h"
 
 namespace strobe::sm90::backward {
 
@@ -83,7 +84,8 @@ class CaptureGradient {
     arrive<C>(barriers_.scores_empty[at]);
 
     Scores<C> before;
-    to_probabilities(block, p, before, lse_log2, bias);
+    score_factors(block, p, lse_log2, bias,
+                  [&](int i, const expression::Position&, float score) { before[i] = score; });
 
     Scores<C> dp;
     const int dp_at = gradients_at_.stage;
@@ -98,69 +100,24 @@ class CaptureGradient {
     ptx::wgmma_wait_group<0>(dp);
     __syncwarp();  // all lanes have read D
     arrive<C>(barriers_.gradients_empty[dp_at]);
-    to_score_gradients(p, dp, d_sum);
+    to_score_gradients(block, p, dp, d_sum);
 
     first_ = first_pair(block);
     has_sums_ = true;
     sums_.add(first_, p, before);
   }
 
-  /// S becomes what dP - D is multiplied with: P, or 1 where the scores are P; 0 of pairs that are hidden or do not
-  /// exist. `before`: scores as the text reads them.
-  __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& before,
-                                                   const RowNumbers<C>& lse_log2, StepBias<C>& bias) const {
-    const expression::Captures& captures = sequence::captures_of<C.rule>(params_);
-    apply_factor<C>(block, s);
-    if constexpr (!C.rule.normalized) {
-      unnormalized_scores<C>(block, true, s, bias,
-                             [&](int i, const expression::Position&, float, float score) { before[i] = score; });
-#pragma unroll
-      for (float& x : s) {
-        x = x == kMinusInfinity ? 0.0F : 1.0F;
-      }
-      return;
-    }
-    for_each_score_before_text<C>(block, s, bias, [&](int i, const expression::Position& pair, float, float score) {
-      before[i] = score;
-      s[i] = with_kept<C>(
-          block, i, [&](const auto&... kept) { return score::text_score<C.rule>(captures, pair, kept..., score); });
-    });
-    if ((C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(block.query_first / C.block_m)) {
-      hide<C>(block, s);
-    }
-    const bool large = block.has_large_rows();
-    const auto* row_max = reinterpret_cast<const float2*>(block.of_query(params_.row_max));
-    const int left = block.work.q.used - block.query();
-#pragma unroll
-    for (int j = 0; j < C.block_m / 8; ++j) {
-      const float2 lse = row_numbers<C>(lse_log2, j);
-      const float2 highest = large ? row_max[4 * j] : float2{};
-#pragma unroll
-      for (int i = 4 * j; i < 4 * j + 4; ++i) {
-        const float exponent = score::large_exponent(s[i], kLog2E, i % 2 == 0 ? highest.x : highest.y,
-                                                     i % 2 == 0 ? lse.x : lse.y, -kMinusInfinity);
-        s[i] = i / 4 * 8 + i % 2 < left ? ptx::ex2_approx(exponent) : 0.0F;
-      }
-    }
-  }
-
   /// P becomes P (dP - D). Of a pair that is hidden, dP may be anything.
-  __device__ __forceinline__ static void to_score_gradients(Scores<C>& p, const Scores<C>& dp,
-                                                            const RowNumbers<C>& d_sum) {
-#pragma unroll
-    for (int j = 0; j < C.block_m / 8; ++j) {
-      const float2 d = row_numbers<C>(d_sum, j);
-#pragma unroll
-      for (int i = 4 * j; i < 4 * j + 4; ++i) {
-        p[i] = p[i] == 0.0F ? 0.0F : p[i] * (dp[i] - (i % 2 == 0 ? d.x : d.y));
-      }
-    }
+  __device__ __forceinline__ static void to_score_gradients(const ScoreBlock<C>& block, Scores<C>& p,
+                                                            const Scores<C>& dp, const RowNumbers<C>& d_sum) {
+    for_each_kept_gradient(block, dp, d_sum,
+                           [&](int i, float gradient, float d) { p[i] = p[i] == 0.0F ? 0.0F : p[i] * (gradient - d); });
   }
 
   const Params& params_;
   unsigned char* smem_;
   BiasGradientBarriers<C>& barriers_;
-  score::CaptureGradients<C.block_m / 2> sums_;
+  score::CaptureGradients<C.block_m / 2, C.ordered> sums_;
   expression::Position first_;  // the pair of this thread's first score in the tile before
   bool has_sums_ = false;       // of this walk
   RingPosition<kPlan.score_stages> scores_;

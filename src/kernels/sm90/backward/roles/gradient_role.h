@@ -32,7 +32,8 @@ class GradientRole : Role<C> {
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, kPlan.d_bytes, do_.stage));
       scale_sums<C>(d_sum, kProbabilityScale * (C.rule.dropout ? params_.score.dropout.keep_probability : 1.0F));
       ptx::wgmma_wait_group<0>(dp);
-      take_over(dp, d_sum);
+      const int head_in_batch = work.sequence * params_.heads + work.template first_query_head<C>(params_) + head;
+      take_over(ScoreBlock<C>(params_, work, head_in_batch, work.n * block_n(C), m), dp, d_sum);
       arrive<C>(barriers_.do_empty[do_.stage]);
       Operand<C> ds;
       score::to_operand<C.rule.element>(ds, dp);
@@ -52,12 +53,19 @@ class GradientRole : Role<C> {
 
  private:
   /// dS = P (dP - D), in the place of dP; D comes scaled as P is.
-  __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
+  __device__ __forceinline__ void take_over(const ScoreBlock<C>& block, Scores<C>& dp, const RowNumbers<C>& d_sum) {
+    constexpr bool kDraws = C.rule.dropout && !marks_dropped(C);
+    constexpr int kPart = kDraws ? kDropoutColumns : C.block_m;  // queries that are drawn for at a time
     wait<C>(barriers_.handed_full[p_.stage], p_.parity);
     const uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
-    for (int i = 0; i < C.block_m / 16; ++i) {
-      score_gradients<C>(dp, d_sum, chunks[i * kWarpgroupSize], i);
+    for (int first = 0; first < C.block_m; first += kPart) {
+      const GradientDropout<C, kPart, kDraws> dropout(block, first);
+#pragma unroll
+      for (int i = 0; i < kPart / 16; ++i) {
+        score_gradients<C>(dp, d_sum, chunks[(first / 16 + i) * kWarpgroupSize], first / 16 + i,
+                           [&](const float* two, int half, int r) { return dropout.kept(two, 2 * i + half, r); });
+      }
     }
     __syncwarp();
     arrive<C>(barriers_.handed_empty[p_.stage]);

@@ -80,11 +80,13 @@ class ProbabilityRole : Role<C> {
     }
   }
 
-  /// P to the second role, which sees what is dropped by its sign, and as operand of dV, without what is dropped.
+  /// P to the second role, which may see what is dropped by its sign, and as operand of dV, without what is dropped.
   __device__ __forceinline__ void hand_over(const ScoreBlock<C>& block, const Scores<C>& s, Operand<C>& p) {
     if constexpr (C.rule.dropout) {
       const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
-      store_halves(s, [&](uint32_t halves, int i, int j) { return score::mark_dropped(halves, slices, i, j); });
+      store_halves(s, [&](uint32_t halves, int i, int j) {
+        return marks_dropped(C) ? score::mark_dropped(halves, slices, i, j) : halves;
+      });
       to_operand(p, s);
       drop<C>(p, slices);
     } else {

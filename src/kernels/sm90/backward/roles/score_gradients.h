@@ -8,9 +8,11 @@
 namespace strobe::sm90::backward {
 
 /// dS = P (dP - D) of sixteen queries, number i of a step's, in the place of dP. `chunk`: this thread's P, of which
-/// those that are dropped are negative. D comes scaled as P is.
-template <Config C>
-__device__ __forceinline__ void score_gradients(Scores<C>& dp, const RowNumbers<C>& d_sum, const uint4& chunk, int i) {
+/// those that are dropped are negative where they are marked. D comes scaled as P is. kept(two, half, r): of the dP of
+/// two neighbours, of the first or second eight queries and of key r, what is not dropped.
+template <Config C, typename Kept>
+__device__ __forceinline__ void score_gradients(Scores<C>& dp, const RowNumbers<C>& d_sum, const uint4& chunk, int i,
+                                                const Kept& kept) {
   const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -19,12 +21,13 @@ __device__ __forceinline__ void score_gradients(Scores<C>& dp, const RowNumbers<
     for (int r = 0; r < kRowsPerThread; ++r) {
       const float2 p = of_halves<C>(words[2 * half + r]);
       float* two = &dp[8 * i + 4 * half + 2 * r];
-      if constexpr (C.rule.dropout) {
+      if constexpr (marks_dropped(C)) {
         two[0] = score::marked_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
         two[1] = score::marked_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
       } else {
-        two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
-        two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
+        const float2 gradient = kept(two, half, r);
+        two[0] = p.x * __fmaf_rn(gradient.x, kProbabilityScale, -d.x);
+        two[1] = p.y * __fmaf_rn(gradient.y, kProbabilityScale, -d.y);
       }
     }
   }

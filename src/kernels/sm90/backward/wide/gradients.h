@@ -45,7 +45,8 @@ class WideGradients : WideScores<C, WideRole::gradients> {
     wait_for_peer<C>(barriers_.handed_full[handed_.stage], handed_.parity);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
-      score_gradients<C>(dp, d_sum, *reinterpret_cast<const uint4*>(this->handed_chunk(i)), i);
+      score_gradients<C>(dp, d_sum, *reinterpret_cast<const uint4*>(this->handed_chunk(i)), i,
+                         [](const float* two, int, int) { return float2{two[0], two[1]}; });
     }
     __syncwarp();
     arrive_at_peer<C>(barriers_.handed_empty[handed_.stage], WideRole::probabilities);
