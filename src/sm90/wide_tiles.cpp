@@ -33,15 +33,15 @@ bool is_crowded(const ScoreRule& rule) {
 /// Where V is K's first columns, one warp finds and loads all of a block, or two copy it.
 WideRegisters shared_registers(const Config& config) {
   const bool splits = config.schedule == Schedule::split;
-  const bool has_behind = config.head_dim > config.head_dim_v;
-  const int columns = config.rule.mask_right ? 192 : 256;
+  const bool causal = config.rule.mask_right;
   if (config.keys == forward::KeySource::page_rows) return {64, 128, 128};
   if (config.keys == forward::KeySource::page_boxes) {
-    if (!splits) return {48, 144, columns};
-    return has_behind ? WideRegisters{56, 136, 128} : WideRegisters{48, 128, 128, 168};
+    if (!splits && !causal) return {48, 144, 256};
+    return splits && config.head_dim == config.head_dim_v ? WideRegisters{48, 128, 128, 168}
+                                                          : WideRegisters{56, 136, 128};
   }
   if (!config.rule.varlen) return splits ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
-  return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{40, 152, columns};
+  return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{40, 152, causal ? 192 : 256};
 }
 
 WideRegisters wide_registers(const Config& config) {
