@@ -135,7 +135,7 @@ JOINT = [
     KernelMutation(
         "nobody waits for dS",
         f"{BACKWARD}/joint/query_warpgroup.h",
-        "wait<C>(barriers_.handed_full[ds.stage], ds.parity);",
+        "wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);",
         "",
         "Causal128",
     ),
