@@ -83,6 +83,7 @@ check_scripts() {
   python3 ../../tests/gpu/python/check_forward.py --configurations 1 || failed=1
   python3 ../../tests/gpu/python/check_eight_bit.py || failed=1
   python3 ../../tests/gpu/python/check_quantize.py || failed=1
+  python3 ../../tests/gpu/python/check_needles.py || failed=1
   python3 ../../tests/gpu/python/check_stored.py || failed=1
   python3 ../../tests/gpu/python/check_pages.py || failed=1
   python3 ../../tests/gpu/python/check_append.py || failed=1
