@@ -2,6 +2,7 @@
 // The kernel that puts the parts of a forward together whose keys were split.
 #pragma once
 
+#include "call/checked.h"
 #include "kernels/auxiliary/combine_params.h"
 #include "kernels/scheduler/split.h"
 #include "runtime/device.h"
@@ -40,7 +41,7 @@ auxiliary::CombineParams combine_params(const Params& params, const SplitParams&
   combine.block_m = tiles.block_m;
   combine.m_tiles = tiles.m_tiles;
   combine.head_dim_v = params.head_dim_v;
-  combine.tile_count = tiles.tiles;
+  combine.jobs = (Checked(tiles.tiles) * split.slot_rows).value<int>();
   combine.sink = params.score.sink;
   return combine;
 }

@@ -25,8 +25,9 @@ constexpr auto fields_of(const CombineConfig&) {
   using Config = CombineConfig;
   using gpu::field;
   return gpu::all_fields(field("element", &Config::element), field("head_dim_v", &Config::head_dim_v),
-                         field("varlen", &Config::varlen), field("segments", &Config::segments),
-                         field("sink", &Config::sink), field("normalized", &Config::normalized));
+                         field("few_parts", &Config::few_parts), field("varlen", &Config::varlen),
+                         field("segments", &Config::segments), field("sink", &Config::sink),
+                         field("normalized", &Config::normalized));
 }
 
 }  // namespace strobe::auxiliary

@@ -144,8 +144,11 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
   plan.tiles = take(tiles, sizeof(TileParts));
   plan.statistics = take(rows, sizeof(PartStatistics));
   plan.sums = take(rows, static_cast<std::size_t>(kernel.head_dim_v) * sizeof(float));
+  // A tile's last CTA may have begun it anywhere, and its first one before it.
+  const bool one_length = !kernel.rule.varlen && !has_diagonal(kernel.rule);
   plan.combine = {.element = kernel.rule.element,
                   .head_dim_v = kernel.head_dim_v,
+                  .few_parts = one_length && ceil_div(workers, tiles) < auxiliary::kFewParts,
                   .varlen = kernel.rule.varlen,
                   .segments = segments,
                   .sink = segments && kernel.rule.sink,

@@ -8,13 +8,138 @@
 
 #include "kernels/auxiliary/combine_params.h"
 #include "kernels/auxiliary/join_segments.h"
-#include "kernels/auxiliary/row_weights.h"
 #include "kernels/auxiliary/source.h"
 #include "kernels/math/constants.h"
 #include "kernels/score/lse.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::auxiliary {
+
+constexpr int kWarpColumns = 4 * kWarp;  // four neighbours a lane
+
+/// One row by `warps` warps: each part's weight, the sum of weights, and the part that weighs most. `most` bounds the
+/// parts.
+template <int warps, int most>
+class RowWeights {
+ public:
+  struct Shared {
+    float weight[most];
+    float of_warp[2][warps];
+  };
+
+  /// `log2_factor` turns differences of exponents into powers of two. statistics(i) gives a part's PartStatistics.
+  template <typename Statistics>
+  __device__ __forceinline__ RowWeights(Shared& shared, int count, float log2_factor, const Statistics& statistics)
+      : weights_(shared.weight) {
+    constexpr int kThreads = warps * kWarp;
+    constexpr int kOwn = (most + kThreads - 1) / kThreads;
+    const int thread = threadIdx.x % kThreads;
+    PartStatistics own[kOwn];
+    float highest = kMinusInfinity;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      own[i] = {kMinusInfinity, 0.0F};
+      if (thread + i * kThreads < count) {
+        own[i] = statistics(thread + i * kThreads);
+      }
+      highest = fmaxf(highest, own[i].max_log2);
+    }
+    highest = over_row(shared.of_warp[0], highest, [](float a, float b) { return fmaxf(a, b); });
+    const float reference = highest == kMinusInfinity ? 0.0F : highest;
+    float part_of_sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (thread + i * kThreads < count) {
+        const bool empty = own[i].sum == 0.0F;
+        const float weight = empty ? 0.0F : ptx::ex2_approx((own[i].max_log2 - reference) * log2_factor);
+        part_of_sum += empty ? 0.0F : weight * own[i].sum;
+        shared.weight[thread + i * kThreads] = empty ? kAbsent : weight;
+      }
+    }
+    sum = over_row(shared.of_warp[1], part_of_sum, [](float a, float b) { return a + b; });
+    max = highest;
+    sync();
+  }
+
+  /// Weight of a part; kAbsent: it saw no key, and its O is not to be looked at.
+  __device__ __forceinline__ float operator[](int part) const { return weights_[part]; }
+
+  __device__ __forceinline__ static void sync() {
+    if constexpr (warps == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+
+  static constexpr float kAbsent = -1.0F;
+  float max;  // the largest exponent, in the parts' own unit
+  float sum;  // of exponentials relative to it
+
+ private:
+  template <typename Join>
+  __device__ __forceinline__ static float over_row(float (&of_warp)[warps], float x, const Join& join) {
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      x = join(x, __shfl_xor_sync(0xffffffffU, x, distance));
+    }
+    if constexpr (warps > 1) {
+      if (threadIdx.x % kWarp == 0) {
+        of_warp[threadIdx.x / kWarp] = x;
+      }
+      __syncthreads();
+      x = of_warp[0];
+#pragma unroll
+      for (int i = 1; i < warps; ++i) {
+        x = join(x, of_warp[i]);
+      }
+    }
+    return x;
+  }
+
+  const float* weights_;
+};
+
+/// Four columns of the weighted sum of all parts, complete in the row's first warp. values(part) gives four of a part's
+/// columns. Warp w takes parts w, w + warps, ...
+template <int warps, int most, typename Values>
+__device__ __forceinline__ float4 weighted_sum(const RowWeights<warps, most>& weights, int count, bool has_columns,
+                                               float4 (&of_warp)[warps][kWarp], const Values& values) {
+  constexpr int kAtOnce = 4;  // loads on their way
+  const int warp = warps == 1 ? 0 : threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  if (has_columns) {
+#pragma unroll kAtOnce
+    for (int part = warp; part < count; part += warps) {
+      const float weight = weights[part];
+      if (weight != RowWeights<warps, most>::kAbsent) {
+        const float4 x = values(part);
+        sum.x = __fmaf_rn(weight, x.x, sum.x);
+        sum.y = __fmaf_rn(weight, x.y, sum.y);
+        sum.z = __fmaf_rn(weight, x.z, sum.z);
+        sum.w = __fmaf_rn(weight, x.w, sum.w);
+      }
+    }
+  }
+  if constexpr (warps > 1) {
+    of_warp[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0) {
+#pragma unroll
+      for (int i = 1; i < warps; ++i) {
+        const float4 x = of_warp[i][lane];
+        sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+      }
+    }
+    __syncthreads();
+  }
+  return sum;
+}
+
+__device__ __forceinline__ float4 times(const float4& x, float factor) {
+  return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+}
 
 // -- strobe::merge ----------------------------------------------------------------------------------------------------
 
@@ -128,28 +253,37 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
 
 // -- Split keys -------------------------------------------------------------------------------------------------------
 
-/// A tile whose keys may have been shared, as numbers.
-struct SharedTile {
-  TileParts parts;
-  int first_row;       // of its head, packed heads counted in
-  int head, sequence;  // `head`: packed
+/// A row of a tile whose keys were shared, as numbers.
+struct SharedRow {
+  int tile, row_of_tile, row;  // `row`: of its head, packed heads counted in
+  int head, sequence;          // `head`: of the tile, packed
   sequence::SequenceRows q;
 
+  /// Row `job` of all tiles' rows.
   template <CombineConfig C>
-  __device__ __forceinline__ static SharedTile of(const CombineParams& params, int tile) {
+  __device__ __forceinline__ static SharedRow of(const CombineParams& params, int job) {
+    const int tile = job / params.slot_rows;
+    const int row_of_tile = job - tile * params.slot_rows;
     const int head = tile / params.m_tiles % params.heads;
+    const int row = tile % params.m_tiles * params.block_m + row_of_tile;
     const int sequence = tile / params.m_tiles / params.heads;
-    return {params.tiles[tile], tile % params.m_tiles * params.block_m, head, sequence,
-            sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence)};
+    return {tile, row_of_tile, row,
+            head, sequence,    sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence)};
   }
 
-  /// Otherwise the parts mean nothing.
-  __device__ __forceinline__ bool has_rows(const CombineParams& params) const {
-    return first_row < q.used * params.packed_heads;
+  /// Whether there is such a tile, and the row belongs to a sequence.
+  __device__ __forceinline__ bool exists(const CombineParams& params) const {
+    return row - row_of_tile < q.used * params.packed_heads && row < q.owned * params.packed_heads;
   }
-  /// Its rows that belong to the sequence.
-  __device__ __forceinline__ int rows(const CombineParams& params) const {
-    return min(params.slot_rows, q.owned * params.packed_heads - first_row);
+  __device__ __forceinline__ bool is_used(const CombineParams& params) const {
+    return row < q.used * params.packed_heads;
+  }
+
+  /// Where a part of the row lies among the slots' rows.
+  template <CombineConfig C>
+  __device__ __forceinline__ long long slot_row(const CombineParams& params, const TileParts& parts, int part) const {
+    const int slot = C.segments ? parts.first + part : part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
+    return static_cast<long long>(slot) * params.slot_rows + row_of_tile;
   }
 };
 
@@ -158,10 +292,10 @@ struct OutputRow {
   long long batch;
   int head, row;
 
-  __device__ __forceinline__ OutputRow(const CombineParams& params, const SharedTile& tile, int row_of_tile)
-      : batch(params.sequences.cu_seqlens_q != nullptr ? 0 : tile.sequence),
-        head(tile.head * params.packed_heads + (tile.first_row + row_of_tile) % params.packed_heads),
-        row(tile.q.start + (tile.first_row + row_of_tile) / params.packed_heads) {}
+  __device__ __forceinline__ OutputRow(const CombineParams& params, const SharedRow& from)
+      : batch(params.sequences.cu_seqlens_q != nullptr ? 0 : from.sequence),
+        head(from.head * params.packed_heads + from.row % params.packed_heads),
+        row(from.q.start + from.row / params.packed_heads) {}
 
   __device__ __forceinline__ unsigned short* o(const CombineParams& params) const {
     return params.o.row(batch, row, head);
@@ -171,40 +305,47 @@ struct OutputRow {
   }
 };
 
-/// A row of a tile: its parts.
+/// Grid: jobs / rows_per_block, rounded up. Tiles that are whole are left as they are.
 template <CombineConfig C>
-struct SharedRow {
-  int first, count;  // no part where the row is not in use
-  int slot_rows, row_of_tile;
-
-  __device__ __forceinline__ SharedRow(const CombineParams& params, const SharedTile& tile, int row)
-      : first(tile.parts.first),
-        count(tile.first_row + row < tile.q.used * params.packed_heads ? tile.parts.count : 0),
-        slot_rows(params.slot_rows),
-        row_of_tile(row) {}
-
-  /// Where a part of the row lies among the slots' rows.
-  __device__ __forceinline__ long long slot_row(int part) const {
-    const int slot = C.segments ? first + part : part == 0 ? 2 * first + 1 : 2 * (first + part);
-    return static_cast<long long>(slot) * slot_rows + row_of_tile;
+__global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineParams params) {
+  constexpr int kWarps = warps_per_row(C);
+  constexpr int kMost = C.few_parts ? kFewParts : kMostParts;
+  using Weights = RowWeights<kWarps, kMost>;
+  __shared__ typename Weights::Shared shared[rows_per_block(C)];
+  __shared__ float4 of_warp[kWarps][kWarp];
+  const int own = threadIdx.x / (kWarps * kWarp);
+  const int job = blockIdx.x * rows_per_block(C) + own;
+  if (job >= params.jobs) {
+    return;
   }
-};
-
-/// One row's parts become one, by `warps` warps.
-template <CombineConfig C, int warps, int most>
-__device__ __forceinline__ void combine_parts(const CombineParams& params, const SharedRow<C>& row, const OutputRow& to,
-                                              typename RowWeights<warps, most>::Shared& shared,
-                                              float4 (&of_warp)[warps][kWarp]) {
-  const RowWeights<warps, most> weights(shared, row.count, 1.0F,
-                                        [&](int part) { return params.statistics[row.slot_row(part)]; });
-  const float factor = weights.sum == 0.0F ? 0.0F : C.normalized ? ptx::rcp_approx(weights.sum) : 1.0F;
-  const bool stores = warps == 1 || threadIdx.x < kWarp;
-#pragma unroll 1
+  const SharedRow row = SharedRow::of<C>(params, job);
+  ptx::griddepcontrol_wait();
+  if (!row.exists(params)) {
+    return;
+  }
+  TileParts parts = params.tiles[row.tile];
+  if (parts.count <= 1) {
+    return;
+  }
+  if (!row.is_used(params)) {
+    parts.count = 0;
+  }
+  const auto slot_row = [&](int part) { return row.slot_row<C>(params, parts, part); };
+  const OutputRow to(params, row);
+  if constexpr (C.segments) {
+    join_segments<C>(params, parts.count, row.is_used(params), to.head, slot_row, to.o(params),
+                     params.lse == nullptr ? nullptr : to.lse(params));
+    return;
+  }
+  const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
+  const float factor = weights.sum == 0.0F ? 0.0F : C.normalized ? 1.0F / weights.sum : 1.0F;
+  const bool stores = kWarps == 1 || threadIdx.x < kWarp;
+#pragma unroll
   for (int first = 0; first < C.head_dim_v; first += kWarpColumns) {
     const int column = first + 4 * static_cast<int>(threadIdx.x % kWarp);
     const bool has_columns = column < params.head_dim_v;
-    const float4 sum = weighted_sum(weights, row.count, has_columns, of_warp, [&](int part) {
-      return *reinterpret_cast<const float4*>(params.sums + row.slot_row(part) * C.head_dim_v + column);
+    const float4 sum = weighted_sum(weights, parts.count, has_columns, of_warp, [&](int part) {
+      return *reinterpret_cast<const float4*>(params.sums + slot_row(part) * C.head_dim_v + column);
     });
     if (stores && has_columns) {
       const float4 x = times(sum, factor);
@@ -218,60 +359,6 @@ __device__ __forceinline__ void combine_parts(const CombineParams& params, const
   }
   if (params.lse != nullptr && stores && threadIdx.x % kWarp == 0) {
     *to.lse(params) = score::lse_of(weights.max, weights.sum);
-  }
-}
-
-/// Rows of few parts are a warp's each.
-template <CombineConfig C>
-__device__ __forceinline__ void combine_few(const CombineParams& params, const SharedTile& tile) {
-  constexpr int kWarps = kCombineThreads / kWarp;
-  __shared__ typename RowWeights<1, kFewParts>::Shared shared[kWarps];
-  __shared__ float4 of_warp[1][kWarp];  // of several warps alone
-  const int warp = threadIdx.x / kWarp;
-  for (int row = blockIdx.y + warp * gridDim.y; row < tile.rows(params); row += kWarps * gridDim.y) {
-    combine_parts<C, 1, kFewParts>(params, {params, tile, row}, {params, tile, row}, shared[warp], of_warp);
-    __syncwarp();
-  }
-}
-
-/// Rows of many parts are all warps'.
-template <CombineConfig C>
-__device__ __forceinline__ void combine_many(const CombineParams& params, const SharedTile& tile) {
-  constexpr int kWarps = kCombineThreads / kWarp;
-  __shared__ typename RowWeights<kWarps, kMostParts>::Shared shared;
-  __shared__ float4 of_warp[kWarps][kWarp];
-  for (int row = blockIdx.y; row < tile.rows(params); row += gridDim.y) {
-    combine_parts<C, kWarps, kMostParts>(params, {params, tile, row}, {params, tile, row}, shared, of_warp);
-  }
-}
-
-/// A row of segments is a block's.
-template <CombineConfig C>
-__device__ __forceinline__ void combine_segments(const CombineParams& params, const SharedTile& tile) {
-  if (blockIdx.y >= tile.rows(params)) {
-    return;
-  }
-  const SharedRow<C> row(params, tile, blockIdx.y);
-  const OutputRow to(params, tile, blockIdx.y);
-  join_segments<C>(
-      params, row.count, row.count > 0, to.head, [&](int part) { return row.slot_row(part); }, to.o(params),
-      params.lse == nullptr ? nullptr : to.lse(params));
-}
-
-/// Grid: tiles; combine_blocks_per_tile(), which share its rows. Tiles that are whole are left as they are.
-template <CombineConfig C>
-__global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineParams params) {
-  ptx::griddepcontrol_wait();
-  const SharedTile tile = SharedTile::of<C>(params, blockIdx.x);
-  if (!tile.has_rows(params) || tile.parts.count <= 1) {
-    return;
-  }
-  if constexpr (C.segments) {
-    combine_segments<C>(params, tile);
-  } else if (tile.parts.count <= kFewParts) {
-    combine_few<C>(params, tile);
-  } else {
-    combine_many<C>(params, tile);
   }
 }
 

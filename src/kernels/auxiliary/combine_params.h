@@ -53,7 +53,8 @@ struct MergeParams {
 
 struct CombineConfig {
   Element element = Element::bf16;
-  int head_dim_v = 128;  // columns of the partial sums, a multiple of 32
+  int head_dim_v = 128;   // columns of the partial sums, a multiple of 32
+  bool few_parts = true;  // a tile has kFewParts parts at most
   bool varlen = false;
   bool segments = false;   // parts are segments of a row-invariant call: joined one by one, from the last
   bool sink = false;       // which joins segments; else it is part of a part
@@ -62,14 +63,8 @@ struct CombineConfig {
   bool operator==(const CombineConfig&) const = default;
 };
 
-/// Enough that multiprocessors have some blocks each, and no more, as most rows of packed sequences' tiles may not
-/// exist.
-constexpr int combine_blocks_per_tile(const CombineConfig& c, int tiles, int slot_rows) {
-  constexpr int kBlocks = 512;
-  const int blocks = kBlocks / (tiles > 0 ? tiles : 1);
-  if (c.segments || blocks > slot_rows) return slot_rows;
-  return blocks < 1 ? 1 : blocks;
-}
+constexpr int warps_per_row(const CombineConfig& c) { return c.few_parts && !c.segments ? 1 : kCombineThreads / 32; }
+constexpr int rows_per_block(const CombineConfig& c) { return kCombineThreads / 32 / warps_per_row(c); }
 
 struct CombineParams {
   const TileParts* tiles;            // [sequences, heads, m_tiles], written for tiles with a row in use
@@ -83,8 +78,8 @@ struct CombineParams {
   SequenceParams sequences;
   int heads, packed_heads;  // query heads / packed_heads, whose rows are interleaved
   int block_m, m_tiles;
-  int head_dim_v;  // columns that exist
-  int tile_count;
+  int head_dim_v;     // columns that exist
+  int jobs;           // tiles * slot_rows
   const float* sink;  // [query heads]
 };
 
