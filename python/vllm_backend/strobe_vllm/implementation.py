@@ -202,9 +202,11 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             return
         new, new_lse = self._attend_in_place(q, *own, None, step, causal=step.causal, return_lse=True)
         queries = shards.of_all_heads(q, self.num_kv_heads)
-        options = {"page_table": step.block_table, "seqused_k": step.context_lens, "return_lse": True}
-        packing = {"cu_seqlens_q": step.query_start_loc, "max_seqlen_q": step.max_query_len}
-        old, old_lse = strobe.attention(queries, *cache, **packing, **options, **scales, **self._scores)
+        options: dict[str, Any] = (
+            {"page_table": step.block_table, "seqused_k": step.context_lens} | scales | self._scores
+        )
+        packing: dict[str, Any] = {"cu_seqlens_q": step.query_start_loc, "max_seqlen_q": step.max_query_len}
+        old, old_lse = strobe.attention(queries, cache[0], cache[1], return_lse=True, **packing, **options)
         parts = shards.of_own_heads(old, old_lse, self.num_kv_heads)
         strobe.merge([*parts, (new, new_lse)], out=out)
 

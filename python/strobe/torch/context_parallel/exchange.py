@@ -104,8 +104,7 @@ class Joining:
     def run(self, k: Tensor, v: Tensor) -> None:
         is_aligned = k.data_ptr() % _WORD.itemsize == 0 and v.data_ptr() % _WORD.itemsize == 0
         if not self._is_viewed or (self._as_words and not is_aligned):
-            own = (x if x.shape[-2] == self._heads.stop - self._heads.start else x[..., self._heads, :] for x in (k, v))
-            join_into(self._buffer, *own, self._batched, self._places.runs)
+            join_into(self._buffer, k[..., self._heads, :], v[..., self._heads, :], self._batched, self._places.runs)
             return
         if self._as_words:
             k, v = k.view(_WORD), v.view(_WORD)
