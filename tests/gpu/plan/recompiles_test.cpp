@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -84,6 +86,8 @@ class Sweep {
 };
 
 TEST(Recompiles, SizesAndScalarsOfTextsCompileNothing) {
+  constexpr std::size_t kMostKernels =
+      24;  // of both devices: for decodes, few queries and many, and what goes with them
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     for (const bool deterministic : {false, true}) {
       for (const Text& text : kTexts) {
@@ -92,18 +96,8 @@ TEST(Recompiles, SizesAndScalarsOfTextsCompileNothing) {
         for (const auto& kernel : sweep.kernels(2, 400)) {
           EXPECT_TRUE(known.contains(kernel)) << text.score << ": " << std::get<1>(kernel);
         }
-        std::cout << text.score << ' ' << known.size() << '\n';
+        EXPECT_LE(known.size(), kMostKernels) << text.score;
       }
-    }
-  }
-}
-
-// A text is compiled into the kernels that the call has without it: it does not multiply them.
-TEST(Recompiles, TextsAddFewKernels) {
-  for (const Pass pass : {Pass::forward, Pass::backward}) {
-    const std::size_t plain = Sweep(kTexts[0], pass, false).kernels(1, 400).size();
-    for (const Text& text : kTexts) {
-      EXPECT_LE(Sweep(text, pass, false).kernels(1, 400).size(), 2 * plain) << text.score;
     }
   }
 }
