@@ -71,7 +71,7 @@ struct AttentionOptions {
   // none: O = P V with P as ScoreModifiers' texts say, after everything else that scores meet: "sigmoid(score)" is
   // sigmoid attention (Ramapuram et al., 2024), "score * sigmoid(score) / k_len" that of HSTU (Zhai et al., 2024), and
   // without a text it is linear attention. O is not divided by anything; a row that sees no key has O = 0. There is no
-  // lse, d_lse or max_logits, no sink and no JVP; a backward reads neither o nor lse. CPU alone, and not with 8-bit q.
+  // lse, d_lse or max_logits, no sink and no JVP; a backward reads neither o nor lse. Not with 8-bit q.
   Normalization normalize = Normalization::softmax;
 };
 
