@@ -46,6 +46,7 @@ class VisibleSteps {
   /// The first from m on of a head of the group; m_end where there is none.
   __device__ __forceinline__ int from(int, int m) { return m; }
   __device__ __forceinline__ bool any() { return work_.steps() > 0; }
+  __device__ __forceinline__ bool none() { return work_.steps() == 0; }  // takes ptxas fewer registers than !any()
 
  private:
   const Work& work_;
@@ -76,6 +77,7 @@ class VisibleSteps<C> {
     }
     return found;
   }
+  __device__ __forceinline__ bool none() { return !any(); }
 
  private:
   const Params& params_;

@@ -34,7 +34,7 @@ class KeyWarpgroup {
   __device__ __forceinline__ bool run() {
     ptx::griddepcontrol_wait();
     const Work work = work_of<C>(params_, blockIdx.x);
-    if (!VisibleSteps<C>(params_, work).any()) {
+    if (VisibleSteps<C>(params_, work).none()) {
       store_no_gradients<C>(params_, work, warpgroup());
       return true;
     }

@@ -20,15 +20,15 @@ class QueryWarpgroup {
   __device__ __forceinline__ void run() {
     ptx::griddepcontrol_wait();
     const Work work = work_of<C>(params_, blockIdx.x);
-    VisibleSteps<C> steps(params_, work);
-    if (!steps.any()) {
+    if (VisibleSteps<C>(params_, work).none()) {
       return;
     }
-    float* sums = query_gradient_sums<C>(params_, work.sequence, work.template first_query_head<C>(params_));
+    float* const sums = query_gradient_sums<C>(params_, work.sequence, work.template first_query_head<C>(params_));
     wait<C>(barriers_.k_full, 0);
-    for (int group = 0; group < work.template query_heads<C>(params_); ++group) {
-      one_head(work, steps, group, sums);
-      sums += static_cast<long long>(params_.query_blocks) * kBlockFloats;
+    if constexpr (C.rule.block_mask != 0) {
+      visible_steps(work, sums);
+    } else {
+      all_steps(work, sums + static_cast<long long>(work.m_begin) * kBlockFloats);
     }
     if constexpr (!C.shares_keys) {
       ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
@@ -39,16 +39,36 @@ class QueryWarpgroup {
   }
 
  private:
-  /// The steps of one query head, to its `sums`.
-  __device__ __forceinline__ void one_head(const Work& work, VisibleSteps<C>& steps, int group, float* sums) {
-    for (int m = steps.from(group, work.m_begin); m < work.m_end; m = steps.from(group, m + 1)) {
-      wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
-#pragma unroll
-      for (int part = 0; part < query_gradient_parts(C); ++part) {
-        one_part(part, ds_.stage, sums + static_cast<long long>(m) * kBlockFloats + part * kPartFloats);
+  /// `sums`: of the first step, from which a pointer goes on; an index of each step takes ptxas more registers.
+  __device__ __forceinline__ void all_steps(const Work& work, float* sums) {
+    const int steps = work.steps();
+    for (int group = work.template query_heads<C>(params_); group > 0; --group) {
+      for (int step = steps; step > 0; --step) {
+        one_step(sums);
+        sums += kBlockFloats;
       }
-      ds_.advance();
+      sums += static_cast<long long>(params_.query_blocks - steps) * kBlockFloats;
     }
+  }
+
+  /// `sums`: of the first query head.
+  __device__ __forceinline__ void visible_steps(const Work& work, float* sums) {
+    VisibleSteps<C> steps(params_, work);
+    for (int group = 0; group < work.template query_heads<C>(params_); ++group) {
+      for (int m = steps.from(group, work.m_begin); m < work.m_end; m = steps.from(group, m + 1)) {
+        one_step(sums + static_cast<long long>(m) * kBlockFloats);
+      }
+      sums += static_cast<long long>(params_.query_blocks) * kBlockFloats;
+    }
+  }
+
+  __device__ __forceinline__ void one_step(float* sums) {
+    wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
+#pragma unroll
+    for (int part = 0; part < query_gradient_parts(C); ++part) {
+      one_part(part, ds_.stage, sums + part * kPartFloats);
+    }
+    ds_.advance();
   }
 
   static constexpr SmemPlan kPlan = smem_plan(C);
