@@ -50,8 +50,7 @@ constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, 
   const bool walks = rule.block_mask != 0;
   if (walks && (needs_registers || rule.text.score || rule.alibi || rule.block_mask % kJointKeys != 0)) return false;
   if (head_dim == 64 && head_dim_v == 64) return block_m == 64 || !(needs_registers || walks || has_text(rule));
-  const bool is_small = !rule.text.score || (!rule.text.slope && rule.text.tile_values <= 2 && !rule.alibi);
-  return !needs_registers && is_small && head_dim == 128 && head_dim_v <= 128;
+  return !needs_registers && !rule.text.score && head_dim == 128 && head_dim_v <= 128;
 }
 
 }  // namespace strobe::sm90::backward

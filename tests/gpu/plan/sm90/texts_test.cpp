@@ -97,7 +97,7 @@ TEST(Texts, ChooseTheDesignOfTheBackward) {
     problem.pass = Pass::backward;
     return backward_config(gpu::planned_problem(problem))->by_roles;
   };
-  EXPECT_FALSE(by_roles("score + slope[head] * (k - q)", "k <= q"));
+  EXPECT_TRUE(by_roles("score + slope[head] * (k - q)", "k <= q"));
   EXPECT_FALSE(by_roles("", "k <= q || slope[k] > 0.0"));
   EXPECT_TRUE(by_roles("score * slope[head]", ""));
   EXPECT_TRUE(by_roles("score + slope[head]", "k <= q || k < 512"));
