@@ -11,7 +11,9 @@ inline constexpr int kExactSumDigits = 10;  // the lowest in units of 2^-149
 
 /// A sum's digits, and behind them flags of what it has that is no number.
 inline constexpr int kExactSumWords = kExactSumDigits + 1;
-enum ExactSumFlags : unsigned long long { kSumHasInfinity = 1, kSumHasMinusInfinity = 2, kSumHasNan = 4 };
+inline constexpr unsigned long long kSumHasInfinity = 1;
+inline constexpr unsigned long long kSumHasMinusInfinity = 2;
+inline constexpr unsigned long long kSumHasNan = 4;
 
 /// As many terms fit without a carry.
 inline constexpr long long kMostTermsOfExactSum = 1LL << (63 - kExactSumDigitBits);
