@@ -21,7 +21,7 @@ constexpr int kMostSharedStages = 12;
 
 /// Registers of the other two roles, and Q's columns that the consumer has registers for: as compiling shows.
 struct WideRegisters {
-  int producer, consumer, columns;
+  int producer = 0, consumer = 0, columns = 0;
   int output = kOutputRegisters;
 };
 
