@@ -29,7 +29,7 @@ class SparseGradientParams {
   /// The rows that the lists of queries from `first` on name, counted through all pages.
   auxiliary::ListedPlacesParams places(const SparseGradientRows& source, std::int64_t first) const;
 
-  /// `ctas`: how many the device has room for.
+  /// `ctas`: how many run on the device at once.
   auxiliary::SparseSumParams sum(const SparseGradientRows& source, std::int64_t queries, std::int64_t ctas) const;
   auxiliary::SparseStoreParams store(const SparseGradientRows& source) const;
   auxiliary::SinkGradientParams sink() const;

@@ -26,7 +26,7 @@ inline constexpr int kSparseTile = 64;   // columns of a tile, and keys where th
 inline constexpr int kSparseKeys = 128;  // of a tile of weights or shares
 inline constexpr int kSparseSources = 2;
 
-/// Heads that P and dS have room for: whole steps of the tensor cores' products over them.
+/// Heads that P and dS are kept for: whole steps of the tensor cores' products over them.
 constexpr int weight_heads(int group) { return (group + 15) / 16 * 16; }
 
 /// Threads of a product: a warp for 16 rows of what it writes.

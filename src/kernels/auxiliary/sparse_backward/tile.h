@@ -96,10 +96,10 @@ struct Lengths {
 
 /// d[i] += A B_i over lengths.of[i] elements of k, of which tiles have 64: start(first, a, b) starts to copy all
 /// operands from `first` on.
-template <Element element, Operands lie, int m, int n, int products, int room, class Start>
-__device__ __forceinline__ void multiply(float (*d)[n / 8][4], SparseTiles<m, room>& tiles,
+template <Element element, Operands lie, int m, int n, int products, int most, class Start>
+__device__ __forceinline__ void multiply(float (*d)[n / 8][4], SparseTiles<m, most>& tiles,
                                          const Lengths<products>& lengths, const Start& start) {
-  static_assert(products <= room);
+  static_assert(products <= most);
   const int steps = (lengths.of[0] + kSparseTile - 1) / kSparseTile;
   if (steps > 0) {
     start(0, tiles.a[0], tiles.b[0]);

@@ -47,4 +47,20 @@ struct SparseUnit {
   }
 };
 
+/// A unit and a tile of the keys of a source's list, of a grid whose blocks are units * tiles of keys.
+struct SparseUnitKeys {
+  SparseUnit unit;
+  int first_key;
+  int keys;  // from first_key on; not above 0: none
+
+  __device__ __forceinline__ static SparseUnitKeys of(const SparseBackwardParams& params, const SparseRows& source,
+                                                      int block) {
+    const int tiles_of_list = (source.width + kSparseKeys - 1) / kSparseKeys;
+    const int number = block / tiles_of_list;
+    const SparseUnit unit(params, number);
+    const int first_key = (block - number * tiles_of_list) * kSparseKeys;
+    return {unit, first_key, unit.keys(source) - first_key};
+  }
+};
+
 }  // namespace strobe::auxiliary

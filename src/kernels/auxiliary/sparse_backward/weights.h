@@ -30,11 +30,7 @@ __global__ void __launch_bounds__(sparse_threads(kSparseKeys), 2)
   auto& tiles = *reinterpret_cast<SparseTiles<kSparseKeys, 2>*>(shared);
   constexpr int kThreads = sparse_threads(kSparseKeys);
   const SparseRows& source = params.sources[params.source];
-  const int tiles_of_list = (source.width + kSparseKeys - 1) / kSparseKeys;
-  const int number = static_cast<int>(blockIdx.x) / tiles_of_list;
-  const SparseUnit unit(params, number);
-  const int first_key = (static_cast<int>(blockIdx.x) - number * tiles_of_list) * kSparseKeys;
-  const int keys = unit.keys(source) - first_key;
+  const auto [unit, first_key, keys] = SparseUnitKeys::of(params, source, static_cast<int>(blockIdx.x));
   const int first_head = static_cast<int>(blockIdx.y) * C.heads;
   if (keys <= 0) return;
 
