@@ -113,6 +113,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="WORDS", default="", help="mutations whose name contains these words")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests to run in parallel")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every N-th mutation, from the I-th on")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--programs", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
@@ -120,6 +121,8 @@ def main():
     if arguments.build_only:
         return 0
     chosen = [number for number, mutation in enumerate(MUTATIONS, start=1) if arguments.only in mutation.name]
+    part, parts = map(int, arguments.part.split("/"))
+    chosen = chosen[part::parts]
     tasks = [(0, test) for test in sorted({MUTATIONS[number - 1].test for number in chosen})]
     tasks += [(number, MUTATIONS[number - 1].test) for number in chosen]
     bad = 0

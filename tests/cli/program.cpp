@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -27,13 +28,19 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+/// What was built beside these tests, or what STROBE_PROGRAM names: where they are copied to.
+std::string path_of_program() {
+  const char* elsewhere = std::getenv("STROBE_PROGRAM");
+  return elsewhere != nullptr ? elsewhere : STROBE_PROGRAM;
+}
+
 /// Runs the program and, while it runs, calls meanwhile(its process).
 template <class Meanwhile>
 Outcome run(const std::vector<std::string>& arguments, const std::string& other_out, const Meanwhile& meanwhile) {
   const TemporaryFolder folder;
   const std::string out = other_out.empty() ? folder / "out" : other_out;
   const std::string err = folder / "err";
-  std::vector<std::string> words{STROBE_PROGRAM};
+  std::vector<std::string> words{path_of_program()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
