@@ -107,10 +107,13 @@ def missing(kit: Path, jobs: list[Job]) -> list[str]:
 
 def variables(kit: Path) -> dict[str, str]:
     """Of every job: programs, packages and libraries are the kit's."""
-    python = [kit / "site", kit / "python" / "vllm_backend"]
+
+    def paths(name: str, *own: str) -> str:
+        return ":".join([*(str(kit / folder) for folder in own), *filter(None, [os.environ.get(name)])])
+
     return {
-        "LD_LIBRARY_PATH": ":".join([f"{kit}/build/release/lib", f"{kit}/lib", os.environ.get("LD_LIBRARY_PATH", "")]),
-        "PYTHONPATH": ":".join([*map(str, python), os.environ.get("PYTHONPATH", "")]),
+        "LD_LIBRARY_PATH": paths("LD_LIBRARY_PATH", "build/release/lib", "lib"),
+        "PYTHONPATH": paths("PYTHONPATH", "site", "python/vllm_backend"),
         "STROBE_LIBRARY": f"{kit}/build/release/lib/libstrobe.so",
         "PYTHONUNBUFFERED": "1",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
