@@ -126,9 +126,11 @@ def _tree(q: Tensor, seqused_k: Tensor, counts: Tensor, shard: Shard, options: M
 def merged(group: Any, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """(out, lse) over the keys of all ranks, on each."""
     world = distributed.get_world_size(group)
-    parts = [x.new_empty((world, *x.shape)) for x in (out, lse)]
-    for part, own in zip(parts, (out, lse), strict=True):
+    parts = []
+    for own in (out, lse):
+        part = own.new_empty((world * own.shape[0], *own.shape[1:]))  # gloo takes no axis of its own for the ranks
         distributed.all_gather_into_tensor(part, own.contiguous(), group=group)
+        parts.append(part.view(world, *own.shape))
     result, result_lse = torch.empty_like(out), torch.empty_like(lse)
     _core.merge(list(parts[0]), list(parts[1]), result, result_lse)
     return result, result_lse
