@@ -23,7 +23,21 @@ import pytest
 import strobe.torch
 import torch
 import torch._dynamo  # once, before the ranks are forked
-from context_parallel_cases import CASES, DOCUMENTS, HEAD_DIM, HEADS, LONG_DOCUMENTS, REFUSED, SEQLEN, SINK, draw
+from context_parallel_cases import (
+    CASES,
+    DOCUMENTS,
+    HEAD_DIM,
+    HEADS,
+    REFUSED,
+    ROW_AXES,
+    SEQLEN,
+    SINK,
+    alone,
+    draw,
+    has_rows,
+    rows_of,
+    shared,
+)
 from strobe.torch.context_parallel import groups, key_gradients
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
@@ -32,65 +46,6 @@ from torch.utils.checkpoint import checkpoint
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "many-devices.md"
 LAYOUTS = ("zigzag", "contiguous", "documents")
 SCHEMES = ("gather", "all_to_all", "ring")
-LEARNT = ("q", "k", "v", "bias", "sink", "scale")
-ROW_AXES = {"q": -3, "k": -3, "v": -3, "bias": 2, "mask": -2}  # of the tensors that ranks have their rows of
-
-
-def has_rows(name, x):
-    """A mask of keys has none."""
-    return name in ROW_AXES and x.ndim > 2
-
-
-def lengths(given):
-    """Where packed sequences begin and end."""
-    if given["q"].ndim == 4:
-        return None
-    return DOCUMENTS if len(given["q"]) == DOCUMENTS[-1] else LONG_DOCUMENTS
-
-
-def leaves_of(given):
-    leaves = {
-        name: given[name].clone().requires_grad_() for name in LEARNT if isinstance(given.get(name), torch.Tensor)
-    }
-    return leaves, given | leaves
-
-
-def loss_of(out, lse):
-    return (out.float().sin() * 3).sum() + lse.exp().log1p().sum()
-
-
-def alone(given):
-    """out, lse and gradients of the whole call by one process."""
-    leaves, given = leaves_of(given)
-    if lengths(given):
-        ends = torch.tensor(lengths(given), dtype=torch.int32)
-        longest = int(ends.diff().max())  # how many blocks a mask has
-        given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
-    out, lse, largest = strobe.torch.attention(**given, return_lse=True, return_max_logits=True)
-    return (
-        out.detach(),
-        lse.detach(),
-        largest,
-        dict(zip(leaves, torch.autograd.grad(loss_of(out, lse), leaves.values()), strict=True)),
-    )
-
-
-def shared(cp, given):
-    """The same of this rank's rows."""
-    leaves, mine = leaves_of(
-        {
-            name: cp.shard(x, ROW_AXES[name], cu_seqlens=lengths(given)) if has_rows(name, x) else x
-            for name, x in given.items()
-        }
-    )
-    cp.set_sequences(given["q"].shape[-3], cu_seqlens=lengths(given))
-    out, lse, largest = cp.attention(**mine, return_lse=True, return_max_logits=True)
-    return (
-        out.detach(),
-        lse.detach(),
-        largest,
-        dict(zip(leaves, torch.autograd.grad(loss_of(out, lse), leaves.values()), strict=True)),
-    )
 
 
 def tolerances(given):
@@ -100,11 +55,6 @@ def tolerances(given):
         return {"rtol": 2**-8, "atol": 2**-8}, {"rtol": 2**-6, "atol": 2**-6}
     exact = {"rtol": 0, "atol": 0} if given.get("row_invariant") else {"rtol": 1e-5, "atol": 1e-5}
     return exact, {"rtol": 1e-4, "atol": 1e-5}
-
-
-def rows_of(cp, given):
-    """Where this rank's rows are in the whole."""
-    return cp.shard(torch.arange(given["q"].shape[-3]), 0, cu_seqlens=lengths(given))
 
 
 def compare(cp, given, whole, mine):

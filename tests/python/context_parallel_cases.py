@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that context_parallel.py computes on several ranks: every option of attention, alone and with others."""
+"""The calls that context_parallel.py computes on several ranks: every option of attention, alone and with others.
 
+bench/gpu/context_parallel.py computes them on several GPUs.
+"""
+
+import strobe.torch
 import torch
 
 HEADS, HEAD_DIM, HEAD_DIM_V = 4, 16, 8
@@ -91,3 +95,67 @@ REFUSED = {  # by case, the schemes that do not have it
     "blocks": ("gather", "ring"),
     "documents with blocks": ("gather", "ring"),  # of layouts whose runs do not begin with a block
 }
+LEARNT = ("q", "k", "v", "bias", "sink", "scale")
+ROW_AXES = {"q": -3, "k": -3, "v": -3, "bias": 2, "mask": -2}  # of the tensors that ranks have their rows of
+
+
+def has_rows(name, x):
+    """A mask of keys has none."""
+    return name in ROW_AXES and x.ndim > 2
+
+
+def lengths(given):
+    """Where packed sequences begin and end."""
+    if given["q"].ndim == 4:
+        return None
+    return DOCUMENTS if len(given["q"]) == DOCUMENTS[-1] else LONG_DOCUMENTS
+
+
+def leaves_of(given):
+    leaves = {
+        name: given[name].clone().requires_grad_() for name in LEARNT if isinstance(given.get(name), torch.Tensor)
+    }
+    return leaves, given | leaves
+
+
+def loss_of(out, lse):
+    return (out.float().sin() * 3).sum() + lse.exp().log1p().sum()
+
+
+def alone(given):
+    """out, lse and gradients of the whole call by one process."""
+    leaves, given = leaves_of(given)
+    if lengths(given):
+        ends = torch.tensor(lengths(given), dtype=torch.int32, device=given["q"].device)
+        longest = int(ends.diff().max())  # how many blocks a mask has
+        given |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    out, lse, largest = strobe.torch.attention(**given, return_lse=True, return_max_logits=True)
+    return (
+        out.detach(),
+        lse.detach(),
+        largest,
+        dict(zip(leaves, torch.autograd.grad(loss_of(out, lse), leaves.values()), strict=True)),
+    )
+
+
+def shared(cp, given):
+    """The same of this rank's rows."""
+    leaves, mine = leaves_of(
+        {
+            name: cp.shard(x, ROW_AXES[name], cu_seqlens=lengths(given)) if has_rows(name, x) else x
+            for name, x in given.items()
+        }
+    )
+    cp.set_sequences(given["q"].shape[-3], cu_seqlens=lengths(given))
+    out, lse, largest = cp.attention(**mine, return_lse=True, return_max_logits=True)
+    return (
+        out.detach(),
+        lse.detach(),
+        largest,
+        dict(zip(leaves, torch.autograd.grad(loss_of(out, lse), leaves.values()), strict=True)),
+    )
+
+
+def rows_of(cp, given):
+    """Where this rank's rows are in the whole."""
+    return cp.shard(torch.arange(given["q"].shape[-3], device=given["q"].device), 0, cu_seqlens=lengths(given))
