@@ -47,6 +47,11 @@ PLOTS = {
         "bench/plot_context_parallel.py", f"{BENCHMARKS}/context_parallel.json"),
     f"{BENCHMARKS}/h100/two_gpus.svg": ("bench/plot_timeline.py", f"{BENCHMARKS}/h100/two_gpus.json"),
 }  # fmt: skip
+# Of several GPUs, what scripts/gpu/context_parallel.sh wrote on each machine: ranks_4.json is of four.
+PLOTS |= {
+    path.with_suffix(".svg").relative_to(ROOT).as_posix(): ("bench/plot_ranks.py", path.relative_to(ROOT).as_posix())
+    for path in sorted((ROOT / BENCHMARKS).glob("*/ranks_*.json"))
+}
 
 
 def draw(plot, out):
