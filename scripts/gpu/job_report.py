@@ -9,6 +9,7 @@ from typing import Any
 from job_schedule import Result
 
 STATUSES = ("failed", "killed", "not run", "skipped", "passed")  # as the table has them: what needs a reader first
+MOST_NAMES = 12
 TAIL = 4000  # characters of a log that did not pass, in the JSON
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _ENDED = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)$", re.MULTILINE)
@@ -78,12 +79,31 @@ def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda x: (STATUSES.index(x["status"]), -x["seconds"], x["name"]))
 
 
-def table(rows: list[dict[str, Any]], passed: bool = True) -> str:
-    """Failures first; `passed`: also what has passed."""
-    counts = {status: sum(x["status"] == status for x in rows) for status in STATUSES}
-    lines = [", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no jobs"]
+def counts(rows: list[dict[str, Any]]) -> str:
+    of_status = {status: sum(x["status"] == status for x in rows) for status in STATUSES}
+    return ", ".join(f"{count} {status}" for status, count in of_status.items() if count) or "no jobs"
+
+
+def brief(rows: list[dict[str, Any]]) -> str:
+    """What a run ends with on a terminal: rows of what is wrong, and the names of what was not run, and why."""
+    reasons: dict[str, list[str]] = {}
+    for x in rows:
+        if x["status"] in ("not run", "skipped"):
+            words = "no time" if x["status"] == "not run" else "skipped, all its tests" if x["seconds"] else x["words"]
+            reasons.setdefault(words, []).append(x["name"])
+    wrong = [x for x in rows if x["status"] in ("failed", "killed")]
+    lines = table(wrong).splitlines()[1:]
+    for words, names in reasons.items():
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        lines.append(f"{words}: {' '.join(names[:MOST_NAMES])}{more}")
+    return "\n".join([*lines, counts(rows)]) + "\n"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Failures first."""
+    lines = [counts(rows)]
     width = max((len(x["name"]) for x in rows), default=0)
-    for x in ordered([x for x in rows if passed or x["status"] != "passed"]):
+    for x in ordered(rows):
         of_gpus = ",".join(x["gpus"]) or "-"
         lines.append(
             f"{x['status']:8}{x['name']:{width}}  {x['seconds']:6.1f} s  GPU {of_gpus:5}  {x['words']}".rstrip()

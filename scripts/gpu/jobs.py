@@ -234,7 +234,7 @@ def run(kit: Path, work: Path, jobs: list[Job], about: dict, begin: float, optio
         print("interrupted", flush=True)
     started.save()
     started.pack()
-    print("\n" + job_report.table(started.rows, passed=False), end="")
+    print("\n" + job_report.brief(started.rows), end="")
     statuses = {x["status"] for x in started.rows}
     return 1 if statuses & {"failed", "killed"} else 3 if "not run" in statuses else 0
 
