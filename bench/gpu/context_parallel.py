@@ -107,6 +107,9 @@ class Measurements:
             self.cell(WINDOW, tokens, "gather", "zigzag")
             for scheme in SCHEMES[1:]:
                 self.cell(DOCUMENTS, tokens, scheme)
+        if self.ranks.on_gpus:  # last, as a capture that fails leaves a group behind that none can use
+            keys = self.sizes.cache
+            self.record.step("decode", f"decode over {keys} keys in a graph", 12, lambda: self.times.decode(keys, True))
 
     def cell(self, mask: Mask, tokens: int, scheme: str = "gather", layout: str | None = None) -> None:
         layout = layout or mask.layout

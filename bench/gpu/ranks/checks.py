@@ -157,6 +157,7 @@ class Checks:
         """The kernels of one GPU's calls, many at once."""
 
         def compiled(given: dict[str, Any]) -> None:
+            torch.cuda.set_device(self.ranks.device)  # of this thread
             with suppress(Exception):  # which the comparison reports
                 self._module.alone(self._placed(given))
 

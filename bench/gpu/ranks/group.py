@@ -11,6 +11,7 @@ import torch
 from torch import distributed
 
 SINGLE, IN_A_ROW, AHEAD = "single", "in a row", "host ahead"
+IN_A_GRAPH = "in a graph"
 WAYS = (SINGLE, IN_A_ROW, AHEAD)
 ROUNDS, REPEATED = 5, 3
 LONG_MS = 100.0  # the host is ahead of longer calls, which are measured one by one

@@ -2,6 +2,7 @@
 """How long calls take that ranks share, of what would be ideal: one GPU's time for its part."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import strobe
 import strobe.torch
 import torch
 from ranks.calls import Mask, Sizes, documents, draw, one_gpu, passes
-from ranks.group import SINGLE, Ranks
+from ranks.group import IN_A_GRAPH, IN_A_ROW, Ranks
 from strobe.torch.context_parallel.layout import Layout, layout_of
 from strobe.torch.context_parallel.model import PASSES, link_of, one_device, pass_times, traffic, work_imbalance
 
@@ -103,8 +104,8 @@ class Times:
         received = {name: max(getattr(x, name) for x in ranks) for name in PASSES}
         return {"bytes received": received, "imbalance": round(work_imbalance(scheme, layout, size), 4)}
 
-    def decode(self, keys: int) -> dict[str, Any]:
-        """A query over a cache, of which each rank has its share of the keys."""
+    def decode(self, keys: int, captured: bool = False) -> dict[str, Any]:
+        """A query over a cache, of which each rank has its share of the keys; `captured` in CUDA graphs."""
         world = self.ranks.world
         lead = {"device": self.ranks.device, "dtype": self.sizes.dtype}
         q = torch.randn(1, 1, self.sizes.heads, self.sizes.head_dim, **lead)
@@ -116,21 +117,17 @@ class Times:
             "one GPU": lambda: strobe.attention(q, k, v, seqused_k=lengths, return_lse=True),
             "shared": lambda: cp.decode(q, *own, lengths),
         }
-        times = {name: self.ranks.milliseconds(call) for name, call in calls.items()}
-        if self.ranks.on_gpus:
-            for name, call in calls.items():
-                times[name]["in a graph"] = self._captured(call)
-        one = times["one GPU"]
-        faster = {way: round(one[way] / x, 3) for way, x in times["shared"].items() if x and one.get(way)}
+        if captured:
+            times = {name: {IN_A_GRAPH: self._replayed(call)} for name, call in calls.items()}
+        else:
+            times = {name: self.ranks.milliseconds(call) for name, call in calls.items()}
+        faster = {way: round(times["one GPU"][way] / x, 3) for way, x in times["shared"].items()}
         return {"keys": keys, "ms": times, "times as fast": faster}
 
-    def _captured(self, call: Any) -> float | None:
-        """The replay of a CUDA graph; None where it cannot be captured."""
-        try:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call()
-        except Exception:
-            torch.cuda.synchronize()
-            return None
-        return self.ranks.milliseconds(graph.replay)[SINGLE]
+    def _replayed(self, call: Callable[[], Any]) -> float:
+        call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the group's threads ask for events
+            call()
+        return self.ranks.milliseconds(graph.replay)[IN_A_ROW]
