@@ -85,22 +85,22 @@ class Measurements:
         self.peers = Peers(ranks, sizes, self.times, ring)
 
     def run(self) -> None:
-        short, middle, long = (*self.sizes.tokens, *self.sizes.tokens[-1:])[:3]
-        for tokens in (short, middle):
+        shorter, longest = self.sizes.tokens[:2], self.sizes.tokens[2:]
+        for tokens in shorter:
             for mask in (CAUSAL, DOCUMENTS, DETERMINISTIC):
                 self.cell(mask, tokens)
         self.decode()
-        for tokens in (short, middle):
+        for tokens in shorter:
             self.overlap(tokens)
             self.beside(tokens)
-        for tokens in (short, middle):
+        for tokens in shorter:
             for mask in (WINDOW, FULL):
                 self.cell(mask, tokens)
         self.training()
-        if long != middle:
+        for tokens in longest:
             for mask in (CAUSAL, DOCUMENTS, WINDOW, FULL):
-                self.cell(mask, long)
-        for tokens in (short, middle):
+                self.cell(mask, tokens)
+        for tokens in shorter:
             for scheme in SCHEMES[1:]:
                 self.cell(CAUSAL, tokens, scheme)
             self.cell(DOCUMENTS, tokens, "gather", "zigzag")
@@ -155,7 +155,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8, help="of the whole run")
     parser.add_argument("--check-minutes", type=float, help="of them at most for checks, a third by default")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tokens", type=int, nargs="+", help="a GPU: three numbers at most")
+    parser.add_argument("--tokens", type=int, nargs="+", help="a GPU: three numbers at most, the third by gather alone")
     parser.add_argument("--ring", help="a folder with the package ring_flash_attn")
     return parser.parse_args()
 
