@@ -2,8 +2,9 @@
 // What a row of a cache holds, as a value: elements of any width, groups of columns that share a scale, a part that
 // keeps 16 bits. A new format of a model is a new value, not a new kernel.
 //
-// Sources: DeepSeek-AI, FlashMLA, README and tests/quant.py (rows of 656 and 584 bytes); Rouhani et al.,
-// "Microscaling data formats for deep learning" (2023), for e8m0 and e2m1.
+// Sources: DeepSeek-AI, FlashMLA, README and tests/quant.py (rows of 656 and 584 bytes); vLLM, pull request 56893, and
+// SGLang, pull request 39123 (528 and 288); Rouhani et al., "Microscaling data formats for deep learning" (2023), for
+// e8m0 and e2m1.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +36,9 @@ enum class RowScale : std::uint8_t {
   none,
   float32,
   bfloat16,
-  float8_e8m0,          // a power of 2: the byte less 127 is its exponent, 255 is NaN
-  float32_power_of_two  // float32, but what is written is a power of 2: products with it are exact
+  float8_e8m0,           // a power of 2: the byte less 127 is its exponent, 255 is NaN
+  float32_power_of_two,  // float32, but what is written is a power of 2: products with it are exact
+  float8_e4m3            // from 2^-9 to 448: groups whose scale is larger are limited
 };
 
 /// Columns of one element. Offsets are in bytes from the start of the row. @experimental
@@ -114,6 +116,36 @@ constexpr RowFormat deepseek_v4_rows() {
           .head_dim_v = 512,
           .row_bytes = 584,
           .tail_bytes = 8,
+          .alignment = 16};
+}
+
+/// DeepSeek-V4.1's 528 bytes: 512 columns float8_e4m3, the rotary part among them; behind the rows of a page, for each
+/// row, sixteen e8m0 scales of 32 columns each. V is the whole row. Source: vLLM. @experimental
+constexpr RowFormat deepseek_v41_rows() {
+  return {.parts = {RowPart{.element = RowElement::float8_e4m3,
+                            .columns = 512,
+                            .scale = RowScale::float8_e8m0,
+                            .scale_columns = 32,
+                            .scale_offset = 512}},
+          .part_count = 1,
+          .head_dim_v = 512,
+          .row_bytes = 528,
+          .tail_bytes = 16,
+          .alignment = 16};
+}
+
+/// DeepSeek-V4.1's 288 bytes, of its compressed keys: 512 columns float4_e2m1; behind the rows of a page, for each row,
+/// 32 float8_e4m3 scales of 16 columns each. V is the whole row. Source: SGLang. @experimental
+constexpr RowFormat deepseek_v41_four_bit_rows() {
+  return {.parts = {RowPart{.element = RowElement::float4_e2m1,
+                            .columns = 512,
+                            .scale = RowScale::float8_e4m3,
+                            .scale_columns = 16,
+                            .scale_offset = 256}},
+          .part_count = 1,
+          .head_dim_v = 512,
+          .row_bytes = 288,
+          .tail_bytes = 32,
           .alignment = 16};
 }
 

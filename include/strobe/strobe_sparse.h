@@ -25,7 +25,8 @@ typedef enum strobe_row_scale {
   STROBE_ROW_SCALE_FLOAT32 = 1,
   STROBE_ROW_SCALE_BFLOAT16 = 2,
   STROBE_ROW_SCALE_FLOAT8_E8M0 = 3,
-  STROBE_ROW_SCALE_FLOAT32_POWER_OF_TWO = 4
+  STROBE_ROW_SCALE_FLOAT32_POWER_OF_TWO = 4,
+  STROBE_ROW_SCALE_FLOAT8_E4M3 = 5
 } strobe_row_scale;
 
 /* @experimental */
@@ -57,7 +58,9 @@ typedef struct strobe_row_format {
 typedef enum strobe_ready_rows {
   STROBE_ROWS_MLA_BFLOAT16 = 0,
   STROBE_ROWS_DEEPSEEK_V32 = 1,
-  STROBE_ROWS_DEEPSEEK_V4 = 2
+  STROBE_ROWS_DEEPSEEK_V4 = 2,
+  STROBE_ROWS_DEEPSEEK_V41 = 3,
+  STROBE_ROWS_DEEPSEEK_V41_FOUR_BIT = 4
 } strobe_ready_rows;
 
 /* As strobe::AppendRowsArguments. @experimental */
@@ -114,6 +117,9 @@ typedef struct strobe_sparse_backward_arguments {
 
 /* Writes one of strobe_ready_rows to *format, whose struct_size must be set. @experimental */
 STROBE_API strobe_code strobe_ready_row_format(int32_t which, strobe_row_format* format);
+
+/* As strobe::eight_bit_rows, likewise; `element` is STROBE_ROW_FLOAT8_E4M3 or STROBE_ROW_INT8. @experimental */
+STROBE_API strobe_code strobe_eight_bit_row_format(int32_t element, int32_t columns, strobe_row_format* format);
 
 /* As strobe::encode_rows and strobe::decode_rows. @experimental */
 STROBE_API strobe_code strobe_encode_rows(const strobe_tensor* rows, const strobe_tensor* cache,

@@ -41,8 +41,8 @@ RowPart read_part(nb::handle part) {
   to.columns = number("columns");
   to.offset = number("offset");
   if (const nb::object scale = part.attr("scale"); !scale.is_none()) {
-    to.scale = named({"scale", scale}, RowScale::float32_power_of_two,
-                     "float32, bfloat16, float8_e8m0, float32_power_of_two or None");
+    to.scale = named({"scale", scale}, RowScale::float8_e4m3,
+                     "float32, bfloat16, float8_e8m0, float32_power_of_two, float8_e4m3 or None");
   }
   to.scale_columns = number("scale_columns");
   to.scale_offset = number("scale_offset");
@@ -88,9 +88,11 @@ nb::dict fields_of(const RowFormat& format) {
 }
 
 nb::dict ready_row_format(const std::string& name) {
-  return fields_of(name == "deepseek_v32"  ? deepseek_v32_rows()
-                   : name == "deepseek_v4" ? deepseek_v4_rows()
-                                           : mla_bfloat16_rows());
+  return fields_of(name == "deepseek_v32"            ? deepseek_v32_rows()
+                   : name == "deepseek_v4"           ? deepseek_v4_rows()
+                   : name == "deepseek_v41"          ? deepseek_v41_rows()
+                   : name == "deepseek_v41_four_bit" ? deepseek_v41_four_bit_rows()
+                                                     : mla_bfloat16_rows());
 }
 
 nb::dict eight_bit_row_format(nb::handle element, nb::handle columns) {

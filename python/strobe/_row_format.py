@@ -15,8 +15,8 @@ class RowPart:
 
     ``element`` is float32, bfloat16, float16, float8_e4m3, int8, int4 or float4_e2m1; the last two lie two to a byte,
     the even column in its low half. ``scale`` says what the scale of each group of ``scale_columns`` columns is stored
-    as: float32, bfloat16, float8_e8m0 (a power of two in a byte), float32_power_of_two, or None for no scales, which
-    int8 and 4 bits need.
+    as: float32, bfloat16, float8_e8m0 (a power of two in a byte), float32_power_of_two, float8_e4m3, or None for no
+    scales, which int8 and 4 bits need.
     """
 
     element: str
@@ -77,6 +77,16 @@ class RowFormat:
     def deepseek_v4(cls) -> "RowFormat":
         """DeepSeek-V4's 584 bytes: 448 columns float8_e4m3, 64 columns bfloat16, e8m0 scales behind the page's rows."""
         return cls._of(_core.ready_row_format("deepseek_v4"))
+
+    @classmethod
+    def deepseek_v41(cls) -> "RowFormat":
+        """DeepSeek-V4.1's 528 bytes: 512 columns float8_e4m3, e8m0 scales of 32 columns behind the page's rows."""
+        return cls._of(_core.ready_row_format("deepseek_v41"))
+
+    @classmethod
+    def deepseek_v41_four_bit(cls) -> "RowFormat":
+        """DeepSeek-V4.1's 288 bytes: 512 columns float4_e2m1, e4m3 scales of 16 columns behind the page's rows."""
+        return cls._of(_core.ready_row_format("deepseek_v41_four_bit"))
 
     @classmethod
     def eight_bit(cls, element: str, columns: int) -> "RowFormat":

@@ -12,7 +12,7 @@ namespace strobe::api {
 namespace {
 
 static_assert(STROBE_ROW_FLOAT4_E2M1 == static_cast<int>(RowElement::float4_e2m1));
-static_assert(STROBE_ROW_SCALE_FLOAT32_POWER_OF_TWO == static_cast<int>(RowScale::float32_power_of_two));
+static_assert(STROBE_ROW_SCALE_FLOAT8_E4M3 == static_cast<int>(RowScale::float8_e4m3));
 static_assert(STROBE_MAX_ROW_PARTS == kMaxRowParts);
 
 template <class Struct>
@@ -165,7 +165,15 @@ strobe_code convert_rows(const strobe_tensor* rows, const strobe_tensor* cache, 
   });
 }
 
-void write_format(const RowFormat& from, strobe_row_format& to) {
+/// To *format, which a caller gave.
+Status write_format(const RowFormat& from, strobe_row_format* format) {
+  const Result<strobe_row_format> given = read_required(format, "strobe_row_format");
+  if (!given.ok()) return given.status();
+  if (format->struct_size < sizeof(strobe_row_format)) {
+    return invalid("strobe_row_format.struct_size is {}: a format is written to {} bytes", format->struct_size,
+                   sizeof(strobe_row_format));
+  }
+  strobe_row_format& to = *format;
   for (std::size_t i = 0; i < from.parts.size(); ++i) {
     const RowPart& part = from.parts[i];
     to.parts[i] = {static_cast<std::int32_t>(part.element), part.columns,       part.offset,
@@ -176,6 +184,7 @@ void write_format(const RowFormat& from, strobe_row_format& to) {
   to.row_bytes = from.row_bytes;
   to.tail_bytes = from.tail_bytes;
   to.alignment = from.alignment;
+  return {};
 }
 
 }  // namespace
@@ -186,18 +195,27 @@ extern "C" {
 strobe_code strobe_ready_row_format(int32_t which, strobe_row_format* format) {
   using namespace strobe;
   return api::with_code([&]() -> Status {
-    const Result<strobe_row_format> given = api::read_required(format, "strobe_row_format");
-    if (!given.ok()) return given.status();
-    if (format->struct_size < sizeof(strobe_row_format)) {
-      return api::invalid("strobe_row_format.struct_size is {}: a format is written to {} bytes", format->struct_size,
-                          sizeof(strobe_row_format));
-    }
     switch (which) {
-      case STROBE_ROWS_MLA_BFLOAT16: api::write_format(mla_bfloat16_rows(), *format); return {};
-      case STROBE_ROWS_DEEPSEEK_V32: api::write_format(deepseek_v32_rows(), *format); return {};
-      case STROBE_ROWS_DEEPSEEK_V4: api::write_format(deepseek_v4_rows(), *format); return {};
-      default: return api::invalid("{} is {}: it must be from 0 to {}", "which", which, 2);
+      case STROBE_ROWS_MLA_BFLOAT16: return api::write_format(mla_bfloat16_rows(), format);
+      case STROBE_ROWS_DEEPSEEK_V32: return api::write_format(deepseek_v32_rows(), format);
+      case STROBE_ROWS_DEEPSEEK_V4: return api::write_format(deepseek_v4_rows(), format);
+      case STROBE_ROWS_DEEPSEEK_V41: return api::write_format(deepseek_v41_rows(), format);
+      case STROBE_ROWS_DEEPSEEK_V41_FOUR_BIT: return api::write_format(deepseek_v41_four_bit_rows(), format);
+      default: return api::invalid("{} is {}: it must be from 0 to {}", "which", which, 4);
     }
+  });
+}
+
+strobe_code strobe_eight_bit_row_format(int32_t element, int32_t columns, strobe_row_format* format) {
+  using namespace strobe;
+  return api::with_code([&]() -> Status {
+    if (element != STROBE_ROW_FLOAT8_E4M3 && element != STROBE_ROW_INT8) {
+      return api::invalid("element is {}: it must be STROBE_ROW_FLOAT8_E4M3 or STROBE_ROW_INT8", element);
+    }
+    if (columns < 1 || columns > kMaxRowColumns) {
+      return api::invalid("columns is {}: it must be from 1 to {}", columns, kMaxRowColumns);
+    }
+    return api::write_format(eight_bit_rows(static_cast<RowElement>(element), columns), format);
   });
 }
 

@@ -22,12 +22,12 @@ constexpr const char* name_of(RowElement element) {
 }
 
 constexpr const char* name_of(RowScale scale) {
-  constexpr std::array kNames = {"no", "float32", "bfloat16", "float8_e8m0", "float32_power_of_two"};
+  constexpr std::array kNames = {"no", "float32", "bfloat16", "float8_e8m0", "float32_power_of_two", "float8_e4m3"};
   return kNames[static_cast<std::size_t>(scale)];
 }
 
 constexpr bool exists(RowElement element) { return element <= RowElement::float4_e2m1; }
-constexpr bool exists(RowScale scale) { return scale <= RowScale::float32_power_of_two; }
+constexpr bool exists(RowScale scale) { return scale <= RowScale::float8_e4m3; }
 
 constexpr std::int64_t bits_of(RowElement element) {
   switch (element) {
@@ -45,7 +45,8 @@ constexpr std::int64_t bits_of(RowElement element) {
 constexpr std::int64_t bytes_of(RowScale scale) {
   switch (scale) {
     case RowScale::none: return 0;
-    case RowScale::float8_e8m0: return 1;
+    case RowScale::float8_e8m0:
+    case RowScale::float8_e4m3: return 1;
     case RowScale::bfloat16: return 2;
     case RowScale::float32:
     case RowScale::float32_power_of_two: return 4;
@@ -79,6 +80,19 @@ constexpr std::int64_t groups_of(const RowPart& part) {
   return part.scale == RowScale::none ? 0 : (part.columns + part.scale_columns - 1) / part.scale_columns;
 }
 
+/// The format of rows that are plain elements of a dtype: float32, float16 or bfloat16.
+inline RowFormat plain_rows(DType dtype, std::int64_t columns) {
+  const RowElement element = dtype == DType::float16    ? RowElement::float16
+                             : dtype == DType::bfloat16 ? RowElement::bfloat16
+                                                        : RowElement::float32;
+  const auto size = static_cast<std::int32_t>(size_of(dtype));
+  const auto count = static_cast<std::int32_t>(columns);
+  return {.parts = {RowPart{.element = element, .columns = count}},
+          .part_count = 1,
+          .row_bytes = size * count,
+          .alignment = size};
+}
+
 /// 2^(exponent - 127); 2^-127 is below float32's normal numbers.
 inline float e8m0_value(std::uint8_t bits) {
   if (bits == 255) return std::numeric_limits<float>::quiet_NaN();
@@ -102,6 +116,27 @@ constexpr Byte* byte_of(const RowBytes<Byte>& row, const RowFormat& format, std:
   return offset < body_bytes ? row.body + offset : row.tail + (offset - body_bytes);
 }
 
+/// How far apart, in bytes, the rows of a cache lie, and the tails of a page's rows from its first row. With tails the
+/// rows of a page follow one another.
+struct RowDistances {
+  std::int64_t page, row, head;
+  std::int64_t tails;  // 0: the format has none
+  std::int64_t rows;   // of a page
+
+  RowDistances(const ConstTensorView& cache, const RowFormat& format) {
+    const auto rows_axis = static_cast<std::size_t>(cache.rank - 3);
+    const auto element = static_cast<std::int64_t>(size_of(cache.dtype));
+    const std::int64_t body = format.row_bytes - format.tail_bytes;
+    const std::int64_t heads = cache.shape[rows_axis + 1];
+    const bool has_tails = format.tail_bytes > 0;
+    rows = cache.shape[rows_axis];
+    page = rows_axis == 0 ? 0 : cache.strides[0] * element;
+    row = has_tails ? heads * body : cache.strides[rows_axis] * element;
+    head = has_tails ? body : cache.strides[rows_axis + 1] * element;
+    tails = has_tails ? rows * heads * body : 0;
+  }
+};
+
 /// Where the rows of a cache lie: uint8 [num_pages, page_size, heads_kv, row_bytes], or packed [total, heads_kv,
 /// row_bytes] as a single page.
 template <class Pointer>
@@ -112,26 +147,20 @@ class FormattedRows {
   FormattedRows(const BasicTensorView<Pointer>& cache, const RowFormat& format)
       : data_(static_cast<Byte*>(cache.data)),
         tail_bytes_(format.tail_bytes),
-        body_bytes_(format.row_bytes - format.tail_bytes) {
-    const auto rows_axis = static_cast<std::size_t>(cache.rank - 3);
-    page_stride_ = rows_axis == 0 ? 0 : cache.strides[0];
-    heads_ = cache.shape[rows_axis + 1];
-    page_rows_ = cache.shape[rows_axis] * heads_;
-    row_stride_ = tail_bytes_ == 0 ? cache.strides[rows_axis] : heads_ * body_bytes_;
-    head_stride_ = tail_bytes_ == 0 ? cache.strides[rows_axis + 1] : body_bytes_;
-  }
+        heads_(cache.shape[static_cast<std::size_t>(cache.rank - 2)]),
+        distances_(cache, format) {}
 
   RowBytes<Byte> at(std::int64_t page, std::int64_t row, std::int64_t head) const {
-    Byte* const start = data_ + page * page_stride_;
-    Byte* const body = start + row * row_stride_ + head * head_stride_;
+    Byte* const start = data_ + page * distances_.page;
+    Byte* const body = start + row * distances_.row + head * distances_.head;
     if (tail_bytes_ == 0) return {body, nullptr};
-    return {body, start + page_rows_ * body_bytes_ + (row * heads_ + head) * tail_bytes_};
+    return {body, start + distances_.tails + (row * heads_ + head) * tail_bytes_};
   }
 
  private:
   Byte* data_;
-  std::int64_t tail_bytes_, body_bytes_;
-  std::int64_t page_stride_, page_rows_, row_stride_, head_stride_, heads_;
+  std::int64_t tail_bytes_, heads_;
+  RowDistances distances_;
 };
 
 }  // namespace strobe

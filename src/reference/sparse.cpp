@@ -58,6 +58,7 @@ double scale_value(const RowPart& part, std::int64_t group, const std::vector<st
     case RowScale::float32:
     case RowScale::float32_power_of_two: return bytes_as<float>(row, at + 4 * group);
     case RowScale::bfloat16: return to_float(bytes_as<bfloat16>(row, at + 2 * group));
+    case RowScale::float8_e4m3: return float8_value(bytes_as<std::uint8_t>(row, at + group));
     case RowScale::float8_e8m0: {
       const auto bits = bytes_as<std::uint8_t>(row, at + group);
       return bits == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, bits - 127);

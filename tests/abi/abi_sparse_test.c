@@ -88,6 +88,59 @@ static void test_rows_go_into_a_format_and_out(void) {
   CHECK(memcmp(rows, back, sizeof rows) == 0);
 }
 
+/* Columns of 4 bits and of 16 that no ready-made format has: written, read and attended over. */
+static void test_a_format_of_ones_own_is_attended_over(void) {
+  strobe_row_format format = {.struct_size = sizeof(format),
+                              .parts = {{.element = STROBE_ROW_FLOAT4_E2M1,
+                                         .columns = 16,
+                                         .scale = STROBE_ROW_SCALE_FLOAT8_E4M3,
+                                         .scale_columns = 8,
+                                         .scale_offset = 8},
+                                        {.element = STROBE_ROW_FLOAT16, .columns = 1, .offset = 10}},
+                              .part_count = 2,
+                              .head_dim_v = 16,
+                              .row_bytes = 12,
+                              .alignment = 2};
+  float rows[2][17] = {{0}};
+  rows[0][0] = 1.5F;
+  rows[1][0] = 6.0F;
+  rows[1][16] = 1.0F; /* a column of K alone */
+  _Alignas(16) unsigned char cache[24];
+  strobe_tensor from = tensor_of(rows, STROBE_FLOAT32, 4, 1, 2, 1, 17);
+  strobe_tensor to = tensor_of(cache, STROBE_UINT8, 4, 1, 2, 1, 12);
+  CHECK(strobe_encode_rows(&from, &to, &format, NULL) == STROBE_OK);
+  float q[17] = {0}, o[16];
+  q[16] = logf(3.0F);
+  int32_t indices[2] = {0, 1};
+  strobe_sparse_source source = {.struct_size = sizeof(source),
+                                 .k = to,
+                                 .k_format = &format,
+                                 .indices = tensor_of(indices, STROBE_INT32, 4, 1, 1, 1, 2)};
+  strobe_sparse_arguments arguments = {.struct_size = sizeof(arguments),
+                                       .q = tensor_of(q, STROBE_FLOAT32, 4, 1, 1, 1, 17),
+                                       .source = &source,
+                                       .o = tensor_of(o, STROBE_FLOAT32, 4, 1, 1, 1, 16)};
+  strobe_sparse_options options = {.struct_size = sizeof(options), .scale = 1.0F, .has_scale = 1};
+  CHECK(strobe_sparse_forward(&arguments, &options, NULL) == STROBE_OK);
+  CHECK(near(o[0], 0.25 * 1.5 + 0.75 * 6.0));
+  CHECK(o[1] == 0.0F);
+}
+
+static void test_ready_made_formats(void) {
+  const int32_t bytes[5] = {1152, 656, 584, 528, 288};
+  strobe_row_format format = {.struct_size = sizeof(format)};
+  for (int32_t which = STROBE_ROWS_MLA_BFLOAT16; which <= STROBE_ROWS_DEEPSEEK_V41_FOUR_BIT; ++which) {
+    CHECK(strobe_ready_row_format(which, &format) == STROBE_OK);
+    CHECK(format.row_bytes == bytes[which]);
+  }
+  CHECK(strobe_eight_bit_row_format(STROBE_ROW_INT8, 126, &format) == STROBE_OK);
+  CHECK(format.row_bytes == 132 && format.parts[0].columns == 126 && format.parts[0].scale_offset == 128);
+  CHECK_REJECTED(strobe_eight_bit_row_format(STROBE_ROW_INT4, 128, &format), STROBE_INVALID_ARGUMENT,
+                 "element is 5: it must be STROBE_ROW_FLOAT8_E4M3 or STROBE_ROW_INT8");
+  CHECK_REJECTED(strobe_eight_bit_row_format(STROBE_ROW_INT8, 577, &format), STROBE_INVALID_ARGUMENT,
+                 "columns is 577: it must be from 1 to 576");
+}
+
 static void test_rows_are_appended_in_a_format(void) {
   strobe_row_format format = {.struct_size = sizeof(format)};
   CHECK(strobe_ready_row_format(STROBE_ROWS_MLA_BFLOAT16, &format) == STROBE_OK);
@@ -119,7 +172,7 @@ static void test_sparse_calls_that_are_not_valid_are_rejected(void) {
   CHECK_REJECTED(strobe_sparse_forward(&c.arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
                  "sources[0].k is missing: give a tensor of keys");
   strobe_row_format format = {.struct_size = sizeof(format)};
-  CHECK_REJECTED(strobe_ready_row_format(3, &format), STROBE_INVALID_ARGUMENT, "which is 3: it must be from 0 to 2");
+  CHECK_REJECTED(strobe_ready_row_format(5, &format), STROBE_INVALID_ARGUMENT, "which is 5: it must be from 0 to 4");
   CHECK(strobe_ready_row_format(STROBE_ROWS_DEEPSEEK_V4, &format) == STROBE_OK);
   format.parts[0].element = 1000;
   c.source.k_format = &format;
@@ -137,6 +190,8 @@ static const named_test kTests[] = {
     TEST(listed_keys_are_attended_to),
     TEST(gradients_of_listed_keys),
     TEST(rows_go_into_a_format_and_out),
+    TEST(a_format_of_ones_own_is_attended_over),
+    TEST(ready_made_formats),
     TEST(rows_are_appended_in_a_format),
     TEST(sparse_calls_that_are_not_valid_are_rejected),
 };

@@ -81,7 +81,9 @@ def test_lengths_blocks_and_a_second_source(call):
             np.testing.assert_allclose(out[b, i], softmax_over(q[b, i], k[b, :, 0], v[b, :, 0], listed)[0], atol=2e-6)
 
 
-@pytest.mark.parametrize("make", [strobe.RowFormat.deepseek_v32, strobe.RowFormat.deepseek_v4])
+@pytest.mark.parametrize(
+    "make", [strobe.RowFormat.deepseek_v32, strobe.RowFormat.deepseek_v4, strobe.RowFormat.deepseek_v41]
+)
 def test_caches_of_deepseek(make):
     form = make()
     rng = np.random.default_rng(5)
@@ -122,6 +124,8 @@ def test_a_format_is_a_value():
     assert (form.columns, form.row_bytes, form.tail_bytes, form.head_dim_v) == (512, 584, 8, 512)
     assert str(form).startswith("512 columns in 584 bytes: 448 float8_e4m3 at 0")
     assert strobe.RowFormat.mla_bfloat16().row_bytes == 1152
+    assert strobe.RowFormat.deepseek_v41().row_bytes == 528
+    assert strobe.RowFormat.deepseek_v41_four_bit().row_bytes == 288
     assert strobe.RowFormat.eight_bit("int8", 128).row_bytes == 132
     with pytest.raises(ValueError, match="tail_bytes is 600: it must be 0 or more and less than row_bytes"):
         dataclasses.replace(form, tail_bytes=600)
@@ -147,6 +151,58 @@ def test_four_bits():
     stored = np.empty_like(rows)
     form.decode(cache, stored)
     np.testing.assert_array_equal(stored, rows)
+
+
+def test_a_format_of_ones_own_is_attended_over():
+    """Rows that no model has: int4 and float8 with scales of three kinds, and float16; V is the first 96 columns."""
+    form = strobe.RowFormat(
+        parts=(
+            strobe.RowPart("int4", 64, 0, scale="bfloat16", scale_columns=16, scale_offset=96),
+            strobe.RowPart("float8_e4m3", 32, 32, scale="float8_e4m3", scale_columns=8, scale_offset=104),
+            strobe.RowPart("float16", 16, 64),
+        ),
+        row_bytes=112,
+        head_dim_v=96,
+        alignment=16,
+    )
+    rng = np.random.default_rng(8)
+    rows = rng.standard_normal((3, 10, 2, 112), dtype=np.float32)
+    cache = np.zeros((3, 10, 2, form.row_bytes), dtype=np.uint8)
+    form.append(cache, rows, np.zeros(3, dtype=np.int32))
+    stored = np.empty_like(rows)
+    form.decode(cache, stored)
+    assert 0 < np.abs(stored - rows).max() < 0.5
+    np.testing.assert_array_equal(stored[..., 96:], rows[..., 96:].astype(np.float16).astype(np.float32))
+    q = rng.standard_normal((3, 2, 4, 112), dtype=np.float32)
+    indices = rng.integers(0, 10, (3, 2, 1, 7), dtype=np.int32)
+    out = strobe.sparse_attention(q, cache, None, indices, k_format=form)
+    for b in range(3):
+        for i in range(2):
+            for head in range(2):
+                k = stored[b, :, head]
+                o, _ = softmax_over(q[b, i, 2 * head : 2 * head + 2], k, k[:, :96], indices[b, i, 0])
+                np.testing.assert_allclose(out[b, i, 2 * head : 2 * head + 2], o, atol=4e-6)
+
+
+def test_lists_of_all_blocks_are_dense_latent_attention():
+    """A dense decode over pages in a format names every block of 64 keys; lengths and the causal mask say the rest."""
+    form = strobe.RowFormat.deepseek_v32()
+    rng = np.random.default_rng(9)
+    pages = np.zeros((6, 64, 1, form.row_bytes), dtype=np.uint8)
+    form.encode(rng.standard_normal((6, 64, 1, 576), dtype=np.float32), pages)
+    stored = np.empty((6, 64, 1, 576), dtype=np.float32)
+    form.decode(pages, stored)
+    table = np.array([[3, 0, 5], [1, 4, 2]], dtype=np.int32)
+    used = np.array([130, 192], dtype=np.int32)
+    q = rng.standard_normal((2, 2, 16, 576), dtype=np.float32)
+    blocks = np.tile(np.arange(3, dtype=np.int32), (2, 2, 1, 1))
+    out = strobe.sparse_attention(
+        q, pages, None, blocks, k_format=form, block_size=64, page_table=table, seqused_k=used, causal=True, scale=0.05
+    )
+    dense = strobe.mla(
+        q[..., :512], q[..., 512:], stored[:, :, 0], scale=0.05, causal=True, page_table=table, seqused_k=used
+    )
+    np.testing.assert_allclose(out, dense, atol=4e-6)
 
 
 def test_threads_change_no_bit(call):

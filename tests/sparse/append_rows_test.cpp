@@ -48,7 +48,8 @@ struct Append {
 class AppendRows : public testing::TestWithParam<std::size_t> {
  protected:
   static std::vector<RowFormat> formats() {
-    return {mla_bfloat16_rows(), deepseek_v32_rows(), deepseek_v4_rows(), eight_bit_rows(RowElement::int8, 64)};
+    return {mla_bfloat16_rows(), deepseek_v32_rows(),          deepseek_v4_rows(),
+            deepseek_v41_rows(), deepseek_v41_four_bit_rows(), eight_bit_rows(RowElement::int8, 64)};
   }
   RowFormat format_ = formats()[GetParam()];
 };
@@ -82,7 +83,7 @@ TEST_P(AppendRows, WritesTheBytesOfAnEncodingInTheirPlaces) {
   EXPECT_EQ(std::memcmp(call.start, expected.start, count), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AppendRows, testing::Range<std::size_t>(0, 4));
+INSTANTIATE_TEST_SUITE_P(All, AppendRows, testing::Range<std::size_t>(0, 6));
 
 TEST(AppendRowsOfEntries, GoToTheEntriesThatAreNamed) {
   Append call(mla_bfloat16_rows());

@@ -80,6 +80,8 @@ std::vector<RowFormat> formats() {
   return {mla_bfloat16_rows(),
           deepseek_v32_rows(),
           deepseek_v4_rows(),
+          deepseek_v41_rows(),
+          deepseek_v41_four_bit_rows(),
           eight_bit_rows(RowElement::int8, 128),
           eight_bit_rows(RowElement::float8_e4m3, 67),
           with_bfloat16,
@@ -130,6 +132,10 @@ TEST_P(RowFormats, RoundTripAgainstFloat64) {
         const double exact = scale;
         if (part.scale == RowScale::float8_e8m0 || part.scale == RowScale::float32_power_of_two) {
           scale = std::exp2(std::ceil(std::log2(scale)));
+        } else if (part.scale == RowScale::float8_e4m3) {
+          const std::vector<double> scales = magnitudes_of(RowElement::float8_e4m3);
+          const auto above = std::lower_bound(scales.begin(), scales.end(), scale);
+          scale = above == scales.end() ? scales.back() : *above;  // a group whose scale is larger is limited
         } else if (part.scale == RowScale::bfloat16) {
           int exponent = 0;
           const double fraction = std::frexp(scale, &exponent);
@@ -137,7 +143,7 @@ TEST_P(RowFormats, RoundTripAgainstFloat64) {
         } else {
           scale = static_cast<double>(static_cast<float>(scale));
         }
-        EXPECT_GE(scale * (1.0 + 0x1p-23), exact);
+        EXPECT_GE(scale * (1.0 + 0x1p-23), part.scale == RowScale::float8_e4m3 ? std::min(exact, 448.0) : exact);
         for (std::int64_t c = begin; c < end; ++c) {
           const double x = rows[static_cast<std::size_t>(at + c)];
           const double y = decoded[static_cast<std::size_t>(at + c)];
@@ -194,7 +200,7 @@ TEST_P(RowFormats, ThreadsChangeNoByte) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RowFormats, testing::Range<std::size_t>(0, 8));
+INSTANTIATE_TEST_SUITE_P(All, RowFormats, testing::Range<std::size_t>(0, formats().size()));
 
 /// FlashMLA's layout, byte by byte: 448 elements and 64 bfloat16 of every row, then each row's seven scales.
 TEST(RowFormat, DeepseekV4KeepsScalesBehindThePage) {
@@ -226,6 +232,29 @@ TEST(RowFormat, DeepseekV32HasItsScalesInTheRow) {
   std::memcpy(&scale, row + 516, 4);
   EXPECT_EQ(scale, 1.0F);
   EXPECT_EQ(row[655], 0x40);
+}
+
+/// vLLM's and SGLang's layouts of DeepSeek-V4.1: elements of all rows of a page, then each row's scales.
+TEST(RowFormat, DeepseekV41KeepsScalesBehindThePage) {
+  std::vector<float> rows(1024, 0.0F);
+  rows[512 + 32] = 448.0F;   // row 1, group 1: a scale of 1
+  rows[512 + 511] = 900.0F;  // group 15: the least power of 2 that holds it is 4
+  Cache cache(deepseek_v41_rows(), 1, 2, 1);
+  ASSERT_TRUE(encode_rows(tensor(rows.data(), {1, 2, 1, 512}), cache.view, deepseek_v41_rows()).ok());
+  const std::uint8_t* const page = cache.page(0);
+  EXPECT_EQ(page[512 + 32], 0x7E);   // 448
+  EXPECT_EQ(page[512 + 511], 0x76);  // 225 is rounded to 224
+  EXPECT_EQ(page[1024 + 16 + 1], 127);
+  EXPECT_EQ(page[1024 + 16 + 15], 129);
+
+  rows[512 + 17] = 9.0F;  // group 1 of 16 columns: a scale of 1.5
+  rows[512 + 16] = -0.75F;
+  Cache four(deepseek_v41_four_bit_rows(), 1, 2, 1);
+  rows[512 + 32] = rows[512 + 511] = 0.0F;
+  ASSERT_TRUE(encode_rows(tensor(rows.data(), {1, 2, 1, 512}), four.view, deepseek_v41_four_bit_rows()).ok());
+  EXPECT_EQ(four.page(0)[256 + 8], 0x79);       // 6 in the high half, -0.5 in the low
+  EXPECT_EQ(four.page(0)[512 + 32 + 1], 0x3C);  // 1.5 in e4m3
+  EXPECT_EQ(four.page(0)[512 + 32 + 2], 0x01);  // the least scale, of zeros
 }
 
 TEST(RowFormat, EveryFloat8IsRead) {

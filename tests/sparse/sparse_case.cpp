@@ -40,7 +40,8 @@ SourceShape random_source(Random& random, const SparseShape& shape) {
 void choose_formats(Random& random, SparseShape& shape) {
   if (random.chance(0.4)) {  // of a model
     shape.heads_kv = 1;
-    const auto format = random.one_of({mla_bfloat16_rows(), deepseek_v32_rows(), deepseek_v4_rows()});
+    const auto format = random.one_of({mla_bfloat16_rows(), deepseek_v32_rows(), deepseek_v4_rows(),
+                                       deepseek_v41_rows(), deepseek_v41_four_bit_rows()});
     shape.head_dim = format.columns();
     shape.head_dim_v = format.head_dim_v;
     for (SourceShape& s : shape.sources) {

@@ -45,8 +45,8 @@ class ListedSource {
         v_format_(source.v_format.given() ? source.v_format
                   : v_apart               ? plain_rows(source.v.dtype, columns_of(source.v))
                                           : RowFormat{}),
-        k_(in_bytes(source.k), k_format_),
-        v_(v_apart ? in_bytes(source.v) : in_bytes(source.k), v_apart ? v_format_ : k_format_) {}
+        k_(source.k, k_format_),
+        v_(v_apart ? source.v : source.k, v_apart ? v_format_ : k_format_) {}
 
   ListedKey key(const SourceRow& row, std::int64_t head_kv) const {
     const RowBytes<const std::byte> k = k_.at(row.page, row.row, head_kv);
@@ -60,11 +60,6 @@ class ListedSource {
  private:
   static std::int64_t columns_of(const ConstTensorView& rows) {
     return rows.shape[static_cast<std::size_t>(rows.rank - 1)];
-  }
-  /// The same memory with strides in bytes.
-  static ConstTensorView in_bytes(ConstTensorView rows) {
-    for (std::int64_t& stride : rows.strides) stride *= static_cast<std::int64_t>(size_of(rows.dtype));
-    return rows;
   }
 
   RowFormat k_format_;

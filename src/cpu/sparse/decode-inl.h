@@ -22,6 +22,7 @@ HWY_INLINE float read_scale(RowScale stored, const std::byte* at) {
   switch (stored) {
     case RowScale::none: return 1.0F;
     case RowScale::float8_e8m0: return e8m0_value(static_cast<std::uint8_t>(*at));
+    case RowScale::float8_e4m3: return to_float(float8_e4m3{static_cast<std::uint8_t>(*at)});
     case RowScale::bfloat16: {
       bfloat16 value;
       std::memcpy(&value, at, sizeof(value));

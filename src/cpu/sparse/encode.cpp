@@ -34,6 +34,13 @@ bfloat16 bfloat16_above(float scale) {
   return rounded;
 }
 
+/// The least positive float8_e4m3 that is not below `scale`, or the largest.
+float8_e4m3 float8_above(float scale) {
+  float8_e4m3 rounded = to_float8_e4m3(scale);
+  if (to_float(rounded) < std::min(scale, kLargestFloat8)) ++rounded.bits;
+  return rounded;
+}
+
 /// Writes a group's scale and gives what a reader takes it for; NaN is written where `scale` is NaN.
 float put_scale(float scale, RowScale stored, std::byte* at) {
   const bool defined = !std::isnan(scale);
@@ -49,6 +56,11 @@ float put_scale(float scale, RowScale stored, std::byte* at) {
       const auto bits = static_cast<std::uint8_t>(defined ? exponent_above(scale) + 127 : 255);
       put(at, bits);
       return e8m0_value(bits);
+    }
+    case RowScale::float8_e4m3: {
+      const float8_e4m3 rounded = defined ? float8_above(scale) : to_float8_e4m3(scale);
+      put(at, rounded);
+      return to_float(rounded);
     }
     case RowScale::float32_power_of_two: {
       const float power = defined ? std::ldexp(1.0F, exponent_above(scale)) : scale;
@@ -131,18 +143,6 @@ void encode_row(const float* columns, const RowFormat& format, const RowBytes<st
     encode_part(columns, part, format, to);
     columns += part.columns;
   }
-}
-
-RowFormat plain_rows(DType dtype, std::int64_t columns) {
-  const RowElement element = dtype == DType::float16    ? RowElement::float16
-                             : dtype == DType::bfloat16 ? RowElement::bfloat16
-                                                        : RowElement::float32;
-  const auto size = static_cast<std::int32_t>(size_of(dtype));
-  const auto count = static_cast<std::int32_t>(columns);
-  return {.parts = {RowPart{.element = element, .columns = count}},
-          .part_count = 1,
-          .row_bytes = size * count,
-          .alignment = size};
 }
 
 }  // namespace strobe::cpu

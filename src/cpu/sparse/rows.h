@@ -17,9 +17,6 @@ void append_rows(const AppendRowsArguments& arguments, const RowFormat& format, 
 /// Writes every byte of one row, padding included.
 void encode_row(const float* columns, const RowFormat& format, const RowBytes<std::byte>& to);
 
-/// The format of rows that are plain elements of a dtype: float32, float16 or bfloat16.
-RowFormat plain_rows(DType dtype, std::int64_t columns);
-
 /// `count` elements of a dtype as float32.
 void widen_columns(DType dtype, const std::byte* from, std::int64_t count, float* to);
 
