@@ -180,8 +180,9 @@ STROBE_API std::string describe_row_format(const RowFormat& format);
 /// largest; without a scale x itself, where NaN stays NaN. A group that holds NaN or an infinity is written as zeros
 /// with a scale that is NaN, and is read as NaN.
 ///
-/// Of `execution` it reads engine, threads and parallel_for. invalid_argument, with nothing written, for tensors that
-/// contradict this; unsupported on GPUs, whose engines do not have it. @experimental
+/// Of `execution` it reads engine, stream, threads and parallel_for; on a GPU it returns once its kernel is queued on
+/// the stream. The bytes are the same on every engine, but for the payloads of NaN. invalid_argument, with nothing
+/// written, for tensors that contradict this. @experimental
 STROBE_API Status encode_rows(const ConstTensorView& rows, const TensorView& cache, const RowFormat& format,
                               const Execution& execution = {});
 
@@ -204,9 +205,10 @@ struct AppendRowsArguments {
 /// append() for caches in a format: encode_rows() of new rows, float32, float16 or bfloat16, behind the rows that each
 /// sequence has. No other byte changes; cache_seqlens is not changed either.
 ///
-/// Reads of `execution` engine, threads and parallel_for. invalid_argument, with nothing written, for tensors that
-/// contradict this, rows and pages that the cache does not have, and two sequences that would write to one row;
-/// unsupported on GPUs. @experimental
+/// Reads of `execution` engine, stream, threads and parallel_for. invalid_argument, with nothing written, for tensors
+/// that contradict this and, on the CPU, for rows and pages that the cache does not have, and two sequences that would
+/// write to one row. On a GPU rows that have no place are not written, unless the environment has
+/// STROBE_CHECK_VALUES=1, and it returns once its kernel is queued on the stream. @experimental
 STROBE_API Status append_rows(const AppendRowsArguments& arguments, const RowFormat& format,
                               const Execution& execution = {});
 

@@ -102,14 +102,14 @@ class RowFormat:
         """Writes rows [num_pages, page_size, heads_kv, columns] to a cache, uint8 [.., row_bytes] in this format.
 
         rows are float32, float16 or bfloat16. A group's scale is its largest magnitude over its element's largest;
-        elements are rounded to nearest even and limited. A group with NaN or an infinity is read as NaN. On the CPU.
+        elements are rounded to nearest even and limited. A group with NaN or an infinity is read as NaN.
         """
         _core.encode_rows(rows, cache, self, threads=threads)
 
     def decode(self, cache: Tensor, rows: Tensor, *, threads: int = 0) -> None:
         """Writes what a cache in this format holds to rows [num_pages, page_size, heads_kv, columns].
 
-        Element times scale in float32, rounded to the dtype of rows. On the CPU.
+        Element times scale in float32, rounded to the dtype of rows.
         """
         _core.decode_rows(cache, rows, self, threads=threads)
 
@@ -130,7 +130,7 @@ class RowFormat:
         ``cache_batch_idx[b]``; or, with ``page_table``, pages. ``cache_seqlens`` [batch] counts the rows before the
         append and is not changed. rows are [batch, seqlen_new, heads_kv, columns], or packed [total_new, ..] with
         ``cu_seqlens_new``. ValueError, with nothing written, for rows or pages that the cache does not have and two
-        sequences that would write to one row. On the CPU.
+        sequences that would write to one row; on a GPU rows that have no place are not written.
         """
         _core.append_rows(
             cache, rows, cache_seqlens, cu_seqlens_new, page_table, cache_batch_idx, self, threads=threads

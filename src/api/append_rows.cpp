@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/append.h"
 #include "api/choose_engine.h"
+#include "api/device_values.h"
 #include "api/guarded.h"
 #include "api/row_format.h"
 #include "call/cache_rows.h"
@@ -93,8 +94,10 @@ Status run_append_rows(const AppendRowsArguments& arguments, const RowFormat& fo
       api::choose_engine(engine::implementations(), arguments.cache.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
   status = check_append_memory(arguments);
-  if (status.ok() && arguments.cache.device.type == DeviceType::cpu) {
-    status = api::check_append_values(to_append(arguments));
+  if (status.ok()) {
+    const AppendArguments as_append = to_append(arguments);
+    status = arguments.cache.device.type == DeviceType::cpu ? api::check_append_values(as_append)
+                                                            : api::check_device_values(as_append, execution);
   }
   return status.ok() ? (*chosen)->append_rows(arguments, format, execution) : status;
 }

@@ -61,16 +61,16 @@ Status Implementation::append(const AppendArguments&, const Execution&) const { 
 
 Status Implementation::encode_rows(const ConstTensorView&, const TensorView&, const RowFormat&,
                                    const Execution&) const {
-  return lacks(id(), "encoder of rows: the cpu engine alone has it");
+  return lacks(id(), "encoder of rows");
 }
 
 Status Implementation::decode_rows(const ConstTensorView&, const TensorView&, const RowFormat&,
                                    const Execution&) const {
-  return lacks(id(), "decoder of rows: the cpu engine alone has it");
+  return lacks(id(), "decoder of rows");
 }
 
 Status Implementation::append_rows(const AppendRowsArguments&, const RowFormat&, const Execution&) const {
-  return lacks(id(), "append of rows in a format: the cpu engine alone has it");
+  return lacks(id(), "append of rows in a format");
 }
 
 Status Implementation::sparse_forward(const SparseForwardArguments&, const SparseOptions&, const Execution&) const {

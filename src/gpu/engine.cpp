@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpu/auxiliary/append.h"
+#include "gpu/auxiliary/coded_rows.h"
 #include "gpu/auxiliary/exact_captures.h"
 #include "gpu/auxiliary/merge.h"
 #include "gpu/auxiliary/quantize.h"
@@ -71,6 +72,24 @@ class GpuEngine final : public engine::Implementation {
   Status append(const AppendArguments& arguments, const Execution& execution) const override {
     const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.k_cache.device.index);
     return gpu.ok() ? gpu::append(arguments, execution, **gpu) : gpu.status();
+  }
+
+  Status encode_rows(const ConstTensorView& rows, const TensorView& cache, const RowFormat& format,
+                     const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(cache.device.index);
+    return gpu.ok() ? gpu::encode_rows(rows, cache, format, execution, **gpu) : gpu.status();
+  }
+
+  Status decode_rows(const ConstTensorView& cache, const TensorView& rows, const RowFormat& format,
+                     const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(cache.device.index);
+    return gpu.ok() ? gpu::decode_rows(cache, rows, format, execution, **gpu) : gpu.status();
+  }
+
+  Status append_rows(const AppendRowsArguments& arguments, const RowFormat& format,
+                     const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.cache.device.index);
+    return gpu.ok() ? gpu::append_rows(arguments, format, execution, **gpu) : gpu.status();
   }
 
   Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
