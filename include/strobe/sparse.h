@@ -77,8 +77,8 @@ struct SparseForwardArguments {
 /// Reads of `execution` the engine, stream, threads and parallel_for. invalid_argument, with nothing written, for
 /// tensors that contradict the descriptions above and, on the CPU, for numbers out of range: indices below -1 or beyond
 /// the keys, lengths, pages. On a GPU such numbers name nothing, unless the environment has STROBE_CHECK_VALUES=1, and
-/// it returns once its kernels are queued on execution.stream; unsupported there: row formats, dtypes of k and v other
-/// than q's, and strides as docs/sparse.md says. @experimental
+/// it returns once its kernels are queued on execution.stream; there rows in a format, and those of another dtype than
+/// q's, are rounded to q's dtype first, and unsupported are formats and strides as docs/sparse.md says. @experimental
 STROBE_API Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options = {},
                                  const Execution& execution = {});
 

@@ -55,9 +55,10 @@ def sparse_attention(
     ``extra`` has more keys with lists of their own: one softmax goes over both. ``sink`` float32 [heads_q] joins every
     row without a value. A query that reads no key has o = 0 and lse = -inf, or the sink.
 
-    There are no gradients: strobe.torch.sparse_attention has them. On GPUs q, k and v share a dtype, row formats are a
-    NotImplementedError, and numbers out of range name nothing. Raises ValueError for tensors that contradict this and,
-    on the CPU, for numbers out of range, TypeError for what are no tensors.
+    There are no gradients: strobe.torch.sparse_attention has them. On GPUs rows in a format, or of another dtype than
+    q, are rounded to q's, formats whose parts are no multiples of 8 columns are a NotImplementedError, and numbers out
+    of range name nothing. Raises ValueError for tensors that contradict this and, on the CPU, for numbers out of range,
+    TypeError for what are no tensors.
 
     Sources: DeepSeek-AI, "DeepSeek-V3.2-Exp" (2025); Yuan et al., "Native sparse attention" (2025).
     """

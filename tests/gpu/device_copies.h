@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "attention/case_tensors.h"
@@ -23,6 +25,22 @@ class DeviceCopies {
     const gpu::DeviceMemory& memory = memory_of(tensor);
     view.device = {DeviceType::cuda, device_.index};
     view.data = memory.data() + (static_cast<std::byte*>(view.data) - tensor.memory().data());
+    return view;
+  }
+
+  /// The copy of a tensor that lies in `bytes` at a multiple of 256, as the copy does.
+  ConstTensorView place(const ConstTensorView& tensor, const std::vector<std::uint8_t>& bytes) {
+    ConstTensorView view = tensor;
+    const auto* const start = static_cast<const std::uint8_t*>(tensor.data);
+    const std::size_t count = bytes.size() - static_cast<std::size_t>(start - bytes.data());
+    gpu::DeviceMemory& memory = bytes_[&bytes];
+    Result<gpu::DeviceMemory> allocated = gpu::DeviceMemory::allocate(device_, count);
+    EXPECT_TRUE(allocated.ok()) << allocated.status().message();
+    if (allocated.ok()) memory = std::move(*allocated);
+    const Status status = memory.upload(start);
+    EXPECT_TRUE(status.ok()) << status.message();
+    view.device = {DeviceType::cuda, device_.index};
+    view.data = memory.data();
     return view;
   }
 
@@ -53,6 +71,7 @@ class DeviceCopies {
 
   const runtime::CudaDevice& device_;
   std::map<const GuardedTensor*, gpu::DeviceMemory> memories_;
+  std::map<const std::vector<std::uint8_t>*, gpu::DeviceMemory> bytes_;
 };
 
 }  // namespace strobe::test

@@ -11,6 +11,7 @@
 #include <set>
 #include <tuple>
 
+#include "random_format.h"
 #include "reference/sparse.h"
 
 namespace strobe::test {
@@ -111,6 +112,35 @@ SparseShape random_gpu_shape(std::uint64_t seed, bool wide) {
     s.k_format = s.v_format = {};
     s.dtype = shape.dtype;
     s.v_apart = s.v_apart || shape.head_dim_v > shape.head_dim;
+  }
+  return shape;
+}
+
+SparseShape random_gpu_format_shape(std::uint64_t seed, bool wide) {
+  constexpr std::int32_t kUnit = 8;  // columns
+  SparseShape shape = random_gpu_shape(seed, wide);
+  Random random(seed + 2'000'000);
+  const auto columns = static_cast<std::int32_t>(shape.head_dim);
+  const auto columns_of_v = static_cast<std::int32_t>(shape.head_dim_v);
+  for (SourceShape& s : shape.sources) {
+    if (random.chance(0.15)) {
+      s.dtype = random.one_of({DType::float32, DType::bfloat16, DType::float16});
+      continue;
+    }
+    const bool mla = columns == 576 && columns_of_v == 512;
+    const bool v4 = columns == 512 && columns_of_v == 512;
+    if (!s.v_apart && mla && random.chance(0.5)) {
+      s.k_format = random.one_of({mla_bfloat16_rows(), deepseek_v32_rows()});
+    } else if (!s.v_apart && v4 && random.chance(0.6)) {
+      s.k_format = random.one_of({deepseek_v4_rows(), deepseek_v41_rows(), deepseek_v41_four_bit_rows()});
+    } else {
+      s.k_format = random_format(random, columns, s.v_apart ? 0 : columns_of_v, kUnit);
+    }
+    if (s.v_apart && random.chance(0.7)) s.v_format = random_format(random, columns_of_v, 0, kUnit);
+    if (s.v_apart && random.chance(0.2)) {
+      s.k_format = eight_bit_rows(RowElement::int8, columns);
+      s.v_format = eight_bit_rows(RowElement::float8_e4m3, columns_of_v);
+    }
   }
   return shape;
 }

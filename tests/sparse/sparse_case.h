@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "attention/guarded_tensor.h"
@@ -54,6 +55,9 @@ SparseShape random_shape(std::uint64_t seed);
 /// Likewise one that the gpu engine takes: of one dtype, without row formats. `wide`: of more than 256 columns.
 SparseShape random_gpu_shape(std::uint64_t seed, bool wide = false);
 
+/// Likewise one whose rows are in formats, or of other dtypes than q.
+SparseShape random_gpu_format_shape(std::uint64_t seed, bool wide = false);
+
 std::string describe(const SparseShape& shape);
 
 /// A tensor of bytes or numbers of a source, and what keeps it.
@@ -70,7 +74,8 @@ class SparseCase {
   const SparseForwardArguments& arguments() const { return arguments_; }
   SparseForwardArguments& arguments() { return arguments_; }
 
-  /// The arguments with copies elsewhere, place(tensor) being where one is.
+  /// The arguments with copies elsewhere, place(tensor) being where one is, and place(view, bytes) where a cache in a
+  /// format is.
   template <class Place>
   SparseForwardArguments placed(const Place& place) const {
     SparseForwardArguments a = arguments_;
@@ -87,6 +92,10 @@ class SparseCase {
       const SourceTensors& t = *tensors[i];
       if (t.k) replace(source.k, *t.k);
       if (t.v) replace(source.v, *t.v);
+      if constexpr (std::is_invocable_v<Place, ConstTensorView, std::vector<std::uint8_t>>) {
+        if (source.k_format.given()) source.k = place(source.k, t.k_bytes);
+        if (source.v_format.given()) source.v = place(source.v, t.v_bytes);
+      }
       replace(source.indices, t.indices);
       replace(source.topk_length, t.topk_length);
       replace(source.cu_seqlens_k, t.cu_seqlens_k);

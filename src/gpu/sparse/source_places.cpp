@@ -5,7 +5,9 @@
 #include <string>
 
 #include "call/checked.h"
+#include "call/row_format.h"
 #include "gpu/plan/supported.h"
+#include "gpu/sparse/listed_rows.h"
 
 namespace strobe::gpu {
 namespace {
@@ -69,13 +71,40 @@ ConstTensorView as_places(const ConstTensorView& tensor, const RowAxes& axes, co
   return view;
 }
 
+bool is_converted(const SparseSource& source, DType dtype) {
+  const bool other_keys = source.k.dtype != dtype;
+  const bool other_values = source.v.given() && source.v.dtype != dtype;
+  return source.k_format.given() || source.v_format.given() || other_keys || other_values;
+}
+
+/// The format of rows, which is that of plain elements where none is given.
+RowFormat format_of(const ConstTensorView& rows, const RowFormat& given) {
+  return given.given() ? given : plain_rows(rows.dtype, rows.shape[static_cast<std::size_t>(rows.rank - 1)]);
+}
+
+/// Rows counted through pages or sequences, whatever their strides.
+Result<SourcePlaces> converted_places(const SparseSource& source, const std::string& name) {
+  SourcePlaces places;
+  places.k = source.k;
+  places.v = source.v;
+  places.k_format = format_of(source.k, source.k_format);
+  if (source.v.given()) places.v_format = format_of(source.v, source.v_format);
+  for (const auto& [member, format] :
+       {std::pair{"k_format", places.k_format}, std::pair{"v_format", places.v_format}}) {
+    const Status status = check_listed_format(fmt::format("{}.{}", name, member), format);
+    if (!status.ok()) return status;
+  }
+  const RowAxes axes(source.k);
+  places.page_step = axes.rows;
+  if (const std::int64_t rows = (Checked(axes.pages) * axes.rows).value(); rows > kMaxInt) {
+    return unsupported("{}.k has {} rows: the gpu engine takes up to {}", name, rows, kMaxInt);
+  }
+  return places;
+}
+
 }  // namespace
 
 Status check_elements(const SparseSource& source, const std::string& name, DType dtype) {
-  if (source.k_format.given() || source.v_format.given()) {
-    return unsupported("{}.{} is given: the gpu engine reads rows without a format; the cpu engine reads any", name,
-                       source.k_format.given() ? "k_format" : "v_format");
-  }
   for (const auto& [tensor, view] : {std::pair{"k", source.k}, std::pair{"v", source.v}}) {
     if (!view.given() || view.dtype == dtype) continue;
     return unsupported("{}.{} is {} and q is {}: the gpu engine takes one dtype; the cpu engine takes both", name,
@@ -87,7 +116,7 @@ Status check_elements(const SparseSource& source, const std::string& name, DType
 Result<SourcePlaces> source_places(const SparseForwardArguments& arguments, std::size_t index, std::int64_t lists) {
   const SparseSource& source = arguments.sources[index];
   const std::string name = fmt::format("sources[{}]", index);
-  if (Status status = check_elements(source, name, arguments.q.dtype); !status.ok()) return status;
+  if (is_converted(source, arguments.q.dtype)) return converted_places(source, name);
   const bool list_per_head = lists > 1;
   const RowAxes k(source.k);
   const Result<Steps> steps = steps_of(name + ".k", k, list_per_head);

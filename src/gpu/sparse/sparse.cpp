@@ -8,6 +8,7 @@
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
 #include "gpu/sparse/listed_places.h"
+#include "gpu/sparse/listed_rows.h"
 #include "gpu/sparse/sparse_plan.h"
 #include "gpu/variant/architecture.h"
 
@@ -83,6 +84,7 @@ class Launch {
   Status enqueue(runtime::CUcontext context) const {
     for (std::size_t i = 0; i < plan_.layout().sources.size(); ++i) {
       Status status = find_places(i, context);
+      if (status.ok() && call_.places[i].converted()) status = convert_source(i, context);
       if (status.ok()) status = attend(i);
       if (!status.ok()) return status;
     }
@@ -117,6 +119,45 @@ class Launch {
                            stream(), params);
   }
 
+  /// Rows of K or V that the lists name, as elements of q's dtype behind `offset` of the workspace.
+  Status convert_rows(std::size_t index, const ConstTensorView& rows, const RowFormat& format, std::size_t offset,
+                      runtime::CUcontext context) const {
+    const AttentionProblem& problem = source(index).problem;
+    auxiliary::ListedRowsParams params = listed_rows_params(rows, format, call_.lists, problem.seqlen_k);
+    params.places = reinterpret_cast<const int*>(workspace_ + source(index).places);
+    params.counts = reinterpret_cast<const int*>(workspace_ + source(index).counts);
+    params.to = reinterpret_cast<unsigned short*>(workspace_ + offset);
+    const auxiliary::ListedRowsConfig config = listed_rows_config(format, a().q.dtype);
+    const Result<runtime::Kernel> kernel =
+        find_kernel(config, device_, 0, [&] { return listed_rows_variant(config, architecture_of(device_)); });
+    if (!kernel.ok()) return kernel.status();
+    return runtime::launch(*device_.driver, kernel->launched_in(context),
+                           runtime::row_of_blocks(problem.batch * params.blocks, auxiliary::kListedRowsThreads),
+                           stream(), params);
+  }
+
+  Status convert_source(std::size_t index, runtime::CUcontext context) const {
+    const SourcePlaces& places = call_.places[index];
+    const Status status = convert_rows(index, places.k, places.k_format, source(index).k, context);
+    if (!status.ok() || !places.v_apart()) return status;
+    return convert_rows(index, places.v, places.v_format, source(index).v, context);
+  }
+
+  /// K and V as they were converted; where V is part of K, its first columns.
+  void set_converted(std::size_t index, ForwardArguments& forward) const {
+    const AttentionProblem& problem = source(index).problem;
+    const auto rows = [&](std::size_t offset, std::int64_t columns) {
+      return in_workspace(offset, a().q.dtype, {problem.batch, problem.seqlen_k, problem.heads_kv, columns});
+    };
+    forward.k = rows(source(index).k, problem.head_dim);
+    if (call_.places[index].v_apart()) {
+      forward.v = rows(source(index).v, problem.head_dim_v);
+    } else {
+      forward.v = forward.k;
+      forward.v.shape[3] = problem.head_dim_v;
+    }
+  }
+
   ConstTensorView part_of_o(std::size_t index) const {
     const AttentionProblem& problem = source(index).problem;
     return in_workspace(source(index).o, a().o.dtype, {problem.batch, 1, problem.heads_q, problem.head_dim_v});
@@ -131,9 +172,13 @@ class Launch {
     const AttentionProblem& problem = source(index).problem;
     ForwardArguments forward;
     forward.q = one_query_each(rows_of_queries(a().q, queries_), call_.lists);
-    forward.k = call_.places[index].k;
-    forward.v = call_.places[index].v;
-    forward.page_table = in_workspace(source(index).places, DType::int32, {problem.batch, problem.seqlen_k});
+    if (call_.places[index].converted()) {
+      set_converted(index, forward);
+    } else {
+      forward.k = call_.places[index].k;
+      forward.v = call_.places[index].v;
+      forward.page_table = in_workspace(source(index).places, DType::int32, {problem.batch, problem.seqlen_k});
+    }
     forward.sequences.seqused_k = in_workspace(source(index).counts, DType::int32, {problem.batch});
     if (call_.merges) {
       forward.o = writable(part_of_o(index));

@@ -37,12 +37,12 @@ AttentionProblem problem_of(const SparseCall& call, std::size_t source, std::int
   problem.device = a.q.device;
   problem.batch = (Checked(queries) * call.lists).value();
   problem.heads_q = extent(a.q, 2) / call.lists;
-  problem.heads_kv = places.k.shape[2];
+  problem.heads_kv = heads_of_list(call, source);
   problem.head_dim = extent(a.q, 1);
   problem.head_dim_v = extent(a.o, 1);
   problem.seqlen_q = 1;
   problem.total_q = problem.batch;
-  problem.page_size = 1;
+  problem.page_size = places.converted() ? 0 : 1;
   problem.seqlen_k = list_width(a.sources[source]);
   problem.total_k = (Checked(problem.batch) * problem.seqlen_k).value();
   problem.has_seqused_k = true;
@@ -55,6 +55,7 @@ AttentionProblem problem_of(const SparseCall& call, std::size_t source, std::int
 /// A plan that this thread made before.
 struct Kept {
   std::vector<AttentionProblem> problems;
+  std::vector<bool> v_apart;  // of each source whose rows are converted
   bool merges;
   std::string kernels;
   std::shared_ptr<const SparsePlan> plan;
@@ -75,6 +76,18 @@ Result<PlannedSource> planned_source(const AttentionProblem& problem, const Exec
   return source;
 }
 
+std::vector<bool> converted_apart(const SparseCall& call) {
+  std::vector<bool> apart;
+  for (const SourcePlaces& places : call.places) apart.push_back(places.v_apart());
+  return apart;
+}
+
+/// What the converted rows of some lists of a source take, of so many columns.
+Checked converted_bytes(const SparseCall& call, std::size_t source, Checked lists, std::int64_t columns) {
+  const auto element = static_cast<std::int64_t>(size_of(call.arguments.q.dtype));
+  return lists * list_width(call.arguments.sources[source]) * heads_of_list(call, source) * columns * element;
+}
+
 /// Offsets of all that the launches of a call share.
 SparseLayout layout_of(const SparseCall& call, std::vector<PlannedSource> sources) {
   SparseLayout layout{.sources = std::move(sources)};
@@ -86,8 +99,13 @@ SparseLayout layout_of(const SparseCall& call, std::vector<PlannedSource> source
   };
   const auto element = static_cast<std::int64_t>(size_of(call.arguments.o.dtype));
   std::size_t most = 0;
-  for (PlannedSource& source : layout.sources) {
+  for (std::size_t i = 0; i < layout.sources.size(); ++i) {
+    PlannedSource& source = layout.sources[i];
     const AttentionProblem& problem = source.problem;
+    if (call.places[i].converted()) {
+      source.k = source.v = take(converted_bytes(call, i, problem.batch, problem.head_dim));
+      if (call.places[i].v_apart()) source.v = take(converted_bytes(call, i, problem.batch, problem.head_dim_v));
+    }
     source.places = take(Checked(problem.batch) * problem.seqlen_k * sizeof(int));
     source.counts = take(Checked(problem.batch) * sizeof(int));
     if (call.merges) {
@@ -130,11 +148,20 @@ Result<SparseCall> sparse_call(const SparseForwardArguments& a) {
   return call;
 }
 
+std::int64_t heads_of_list(const SparseCall& call, std::size_t source) {
+  const SourcePlaces& places = call.places[source];
+  return places.converted() && call.lists > 1 ? 1 : extent(places.k, 2);
+}
+
 std::int64_t bytes_of_query(const SparseCall& call) {
   const SparseForwardArguments& a = call.arguments;
   Checked bytes = 0;
   for (std::size_t i = 0; i < call.places.size(); ++i) {
     bytes = bytes + Checked(call.lists) * (Checked(list_width(a.sources[i])) + 1) * sizeof(int);
+    if (call.places[i].converted()) {
+      const std::int64_t columns = extent(a.q, 1) + (call.places[i].v_apart() ? extent(a.o, 1) : 0);
+      bytes = bytes + converted_bytes(call, i, call.lists, columns);
+    }
     if (!call.merges) continue;
     bytes = bytes + Checked(extent(a.q, 2)) *
                         (Checked(extent(a.o, 1)) * size_of(a.o.dtype) + static_cast<std::int64_t>(sizeof(float)));
@@ -150,8 +177,8 @@ Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& cal
   for (std::size_t i = 0; i < call.places.size(); ++i) problems.push_back(problem_of(call, i, queries, options));
   std::vector<Kept>& plans = kept_plans();
   const auto found = std::ranges::find_if(plans, [&](const Kept& kept) {
-    return kept.problems == problems && kept.merges == call.merges && kept.kernels == execution.kernels &&
-           (kept.plan->layout().zeros != 0) == call.arguments.sink.given();
+    return kept.problems == problems && kept.v_apart == converted_apart(call) && kept.merges == call.merges &&
+           kept.kernels == execution.kernels && (kept.plan->layout().zeros != 0) == call.arguments.sink.given();
   });
   if (found != plans.end()) {
     std::rotate(plans.begin(), found, found + 1);
@@ -165,7 +192,8 @@ Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& cal
   }
   auto plan = std::make_shared<const SparsePlan>(layout_of(call, std::move(sources)), device);
   if (plans.size() == kMostPlans) plans.pop_back();
-  plans.insert(plans.begin(), {std::move(problems), call.merges, std::string(execution.kernels), plan});
+  plans.insert(plans.begin(),
+               {std::move(problems), converted_apart(call), call.merges, std::string(execution.kernels), plan});
   return plan;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A launch of sparse attention, planned: the forward of each source, in which every list is a sequence of one query
-// whose page table names rows.
+// whose page table names rows, or whose rows are converted and lie one behind another.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +33,8 @@ struct PlannedSource {
   std::shared_ptr<const engine::PlannedCall> forward;
   std::size_t places = 0;  // offsets in the workspace
   std::size_t counts = 0;
+  std::size_t k = 0;  // of converted rows, list by list
+  std::size_t v = 0;
   std::size_t o = 0;  // of calls that merge
   std::size_t lse = 0;
 };
@@ -62,6 +64,9 @@ class SparsePlan {
   SparseLayout layout_;
   mutable runtime::WorkspacePool pool_;
 };
+
+/// Key heads that a list's rows have in the forward's eyes.
+std::int64_t heads_of_list(const SparseCall& call, std::size_t source);
 
 /// Bytes of workspace that a query takes, but for what the forward itself needs.
 std::int64_t bytes_of_query(const SparseCall& call);
