@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "attention/attention_case.h"
 
 namespace strobe::test {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double unit_roundoff(DType dtype) {
   return dtype == DType::float32 ? 0x1p-24 : dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
