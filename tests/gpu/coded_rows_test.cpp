@@ -21,8 +21,8 @@ namespace strobe::test {
 namespace {
 
 constexpr std::int64_t kPages = 3;
-constexpr std::int64_t kRows = 5;
-constexpr std::int64_t kHeads = 2;
+constexpr std::int64_t kPageRows = 5;
+constexpr std::int64_t kHeadsOfRows = 2;
 
 /// The same bytes on the host and on the device.
 template <class T>
@@ -60,7 +60,7 @@ class Both {
 
 /// Rows of numbers of all sizes, and here and there one that is none.
 std::vector<float> rows_of(Random& random, std::int64_t columns, bool finite) {
-  std::vector<float> rows(static_cast<std::size_t>(kPages * kRows * kHeads * columns));
+  std::vector<float> rows(static_cast<std::size_t>(kPages * kPageRows * kHeadsOfRows * columns));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows[i] = static_cast<float>(random.normal() * std::exp2(static_cast<double>(i / 97 % 23) - 11.0));
     if (!finite && random.chance(0.001)) rows[i] = std::numeric_limits<float>::infinity();
@@ -78,20 +78,20 @@ RowFormat format_of(std::uint64_t seed, Random& random) {
 
 /// Pages that begin at multiples of 256 bytes, of which memory of a device does, too.
 TensorView cache_in(std::vector<std::uint8_t>& bytes, const RowFormat& format) {
-  TensorView cache = tensor(bytes.data(), {kPages, kRows, kHeads, format.row_bytes});
+  TensorView cache = tensor(bytes.data(), {kPages, kPageRows, kHeadsOfRows, format.row_bytes});
   cache.strides[0] = (cache.strides[0] + 255) / 256 * 256;
   return cache;
 }
 
 std::size_t cache_bytes(const RowFormat& format) {
-  return static_cast<std::size_t>(kPages * ((kRows * kHeads * format.row_bytes + 255) / 256 * 256));
+  return static_cast<std::size_t>(kPages * ((kPageRows * kHeadsOfRows * format.row_bytes + 255) / 256 * 256));
 }
 
 /// Host memory of a cache, at a multiple of 256.
 class HostCache {
  public:
   explicit HostCache(const RowFormat& format) : count_(cache_bytes(format)), memory_(count_ + 256, 0xA5) {
-    view = tensor(data(), {kPages, kRows, kHeads, format.row_bytes});
+    view = tensor(data(), {kPages, kPageRows, kHeadsOfRows, format.row_bytes});
     view.strides[0] = (view.strides[0] + 255) / 256 * 256;
   }
   std::vector<std::uint8_t> bytes() { return {data(), data() + count_}; }
@@ -113,7 +113,7 @@ TEST_P(GpuCodedRows, AreWrittenAndReadAsOnTheCpu) {
     const RowFormat format = format_of(seed, random);
     SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed) + ": " + describe_row_format(format));
     const std::int64_t columns = format.columns();
-    const std::initializer_list<std::int64_t> shape = {kPages, kRows, kHeads, columns};
+    const std::initializer_list<std::int64_t> shape = {kPages, kPageRows, kHeadsOfRows, columns};
     Both<float> rows(device(), rows_of(random, columns, false));
     Both<std::uint8_t> cache(device(), std::vector<std::uint8_t>(cache_bytes(format), 0xA5));
     const Execution execution = tested_execution(stream().get());
@@ -154,7 +154,7 @@ TEST_P(GpuCodedRows, AreAppendedAsOnTheCpu) {
     Both<std::int32_t> table(device(), {2, 0, 1, 7, 7, 7});
     AppendRowsArguments append;
     append.cache = cache.on_device(cache_in(cache.host, format));
-    append.rows = rows.on_device(ConstTensorView(tensor(rows.host.data(), {5, kHeads, columns})));
+    append.rows = rows.on_device(ConstTensorView(tensor(rows.host.data(), {5, kHeadsOfRows, columns})));
     append.cu_seqlens_new = cumulative.on_device(ConstTensorView(tensor(cumulative.host.data(), {4})));
     append.cache_seqlens = lengths.on_device(ConstTensorView(tensor(lengths.host.data(), {3})));
     append.page_table = table.on_device(ConstTensorView(tensor(table.host.data(), {3, 2})));
@@ -164,7 +164,7 @@ TEST_P(GpuCodedRows, AreAppendedAsOnTheCpu) {
     HostCache expected(format);
     AppendRowsArguments on_cpu;
     on_cpu.cache = expected.view;
-    on_cpu.rows = tensor(rows.host.data(), {4, kHeads, columns});
+    on_cpu.rows = tensor(rows.host.data(), {4, kHeadsOfRows, columns});
     std::vector<std::int32_t> two = {0, 3, 4};
     on_cpu.cu_seqlens_new = tensor(two.data(), {3});
     on_cpu.cache_seqlens = tensor(lengths.host.data(), {2});

@@ -28,16 +28,16 @@ RowPart random_part(Random& random, std::int32_t columns, std::int32_t unit) {
 }
 
 /// Something that a row holds, and where its offset is said.
-struct Piece {
+struct Placed {
   std::int32_t* offset;
   std::int32_t bytes;
   std::int32_t alignment;
 };
 
 /// Places pieces one after another from `begin` on, sometimes with padding between; where the last one ends.
-std::int32_t place(Random& random, const std::vector<Piece>& pieces, std::int32_t begin, std::int32_t section) {
+std::int32_t place(Random& random, const std::vector<Placed>& pieces, std::int32_t begin, std::int32_t section) {
   std::int32_t at = begin;
-  for (const Piece& piece : pieces) {
+  for (const Placed& piece : pieces) {
     if (random.chance(0.2)) at += static_cast<std::int32_t>(random.integer(1, 9));
     at = section + round_up(at - section, piece.alignment);
     *piece.offset = at;
@@ -58,8 +58,8 @@ RowFormat random_format(Random& random, std::int32_t columns, std::int32_t head_
     format.parts[static_cast<std::size_t>(format.part_count++)] = random_part(random, own, unit);
     left -= own;
   }
-  std::vector<Piece> body;
-  std::vector<Piece> tail;
+  std::vector<Placed> body;
+  std::vector<Placed> tail;
   std::int32_t alignment = 1;
   for (std::int32_t i = 0; i < format.part_count; ++i) {
     RowPart& part = format.parts[static_cast<std::size_t>(i)];
@@ -68,7 +68,7 @@ RowFormat random_format(Random& random, std::int32_t columns, std::int32_t head_
     alignment = std::max({alignment, element, scale});
     body.push_back({&part.offset, static_cast<std::int32_t>(element_bytes(part)), element});
     if (part.scale == RowScale::none) continue;
-    std::vector<Piece>& side = random.chance(0.4) ? tail : body;
+    std::vector<Placed>& side = random.chance(0.4) ? tail : body;
     side.push_back({&part.scale_offset, static_cast<std::int32_t>(groups_of(part) * bytes_of(part.scale)), scale});
   }
   for (std::size_t i = body.size() - 1; i > 0; --i) {

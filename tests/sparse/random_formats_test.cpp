@@ -38,9 +38,9 @@ std::vector<std::byte> bytes_of(const TensorView& cache, const RowFormat& format
   return bytes;
 }
 
-constexpr std::int64_t kPages = 2;
-constexpr std::int64_t kRows = 3;
-constexpr std::int64_t kHeads = 2;
+constexpr std::int64_t kPagesOfRows = 2;
+constexpr std::int64_t kPageRows = 3;
+constexpr std::int64_t kHeadsOfRows = 2;
 
 TEST(RandomFormats, AreReadAsTheReferenceReadsThem) {
   for (const std::uint64_t seed : chosen_seeds(300)) {
@@ -51,19 +51,20 @@ TEST(RandomFormats, AreReadAsTheReferenceReadsThem) {
     const Status valid = check_row_format(format);
     ASSERT_TRUE(valid.ok()) << valid.message();
     ASSERT_EQ(format.columns(), columns);
-    std::vector<float> rows(static_cast<std::size_t>(kPages * kRows * kHeads * columns));
+    std::vector<float> rows(static_cast<std::size_t>(kPagesOfRows * kPageRows * kHeadsOfRows * columns));
     for (float& x : rows) x = static_cast<float>(random.normal());
-    Bytes bytes(kPages * 256 + kPages * kRows * kHeads * (format.row_bytes + 256));
-    TensorView cache = tensor(bytes.data(), {kPages, kRows, kHeads, format.row_bytes});
+    Bytes bytes(kPagesOfRows * 256 + kPagesOfRows * kPageRows * kHeadsOfRows * (format.row_bytes + 256));
+    TensorView cache = tensor(bytes.data(), {kPagesOfRows, kPageRows, kHeadsOfRows, format.row_bytes});
     cache.strides[0] = (cache.strides[0] + 255) / 256 * 256;
-    const std::initializer_list<std::int64_t> shape = {kPages, kRows, kHeads, columns};
+    const std::initializer_list<std::int64_t> shape = {kPagesOfRows, kPageRows, kHeadsOfRows, columns};
     ASSERT_TRUE(encode_rows(tensor(rows.data(), shape), cache, format).ok());
     std::vector<float> decoded(rows.size());
     ASSERT_TRUE(decode_rows(cache, tensor(decoded.data(), shape), format).ok());
     double worst = 0.0;
-    for (std::int64_t flat = 0; flat < kPages * kRows * kHeads; ++flat) {
-      const std::vector<float> expected = reference::decode_row(
-          format, bytes_of(cache, format, flat / (kRows * kHeads), flat / kHeads % kRows, flat % kHeads));
+    for (std::int64_t flat = 0; flat < kPagesOfRows * kPageRows * kHeadsOfRows; ++flat) {
+      const std::vector<float> expected =
+          reference::decode_row(format, bytes_of(cache, format, flat / (kPageRows * kHeadsOfRows),
+                                                 flat / kHeadsOfRows % kPageRows, flat % kHeadsOfRows));
       const float* const own = decoded.data() + flat * columns;
       ASSERT_EQ(std::memcmp(own, expected.data(), expected.size() * sizeof(float)), 0) << "row " << flat;
       for (std::int64_t c = 0; c < columns; ++c) {
@@ -81,21 +82,21 @@ TEST(RandomFormats, AreAppendedAsTheyAreEncoded) {
     Random random(seed);
     const RowFormat format = random_format(random, 48, 48);
     SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed) + ": " + describe_row_format(format));
-    std::vector<float> rows(static_cast<std::size_t>(kRows * kHeads * 48));
+    std::vector<float> rows(static_cast<std::size_t>(kPageRows * kHeadsOfRows * 48));
     for (float& x : rows) x = static_cast<float>(random.normal());
-    const std::int64_t page = kRows * kHeads * format.row_bytes;
+    const std::int64_t page = kPageRows * kHeadsOfRows * format.row_bytes;
     Bytes encoded_bytes(page);
     Bytes appended_bytes(page);
-    const TensorView encoded = tensor(encoded_bytes.data(), {1, kRows, kHeads, format.row_bytes});
-    const TensorView appended = tensor(appended_bytes.data(), {1, kRows, kHeads, format.row_bytes});
-    ASSERT_TRUE(encode_rows(tensor(rows.data(), {1, kRows, kHeads, 48}), encoded, format).ok());
+    const TensorView encoded = tensor(encoded_bytes.data(), {1, kPageRows, kHeadsOfRows, format.row_bytes});
+    const TensorView appended = tensor(appended_bytes.data(), {1, kPageRows, kHeadsOfRows, format.row_bytes});
+    ASSERT_TRUE(encode_rows(tensor(rows.data(), {1, kPageRows, kHeadsOfRows, 48}), encoded, format).ok());
     std::vector<std::int32_t> length = {0};
     AppendRowsArguments append;
     append.cache = appended;
-    append.rows = tensor(rows.data(), {1, 1, kHeads, 48});
+    append.rows = tensor(rows.data(), {1, 1, kHeadsOfRows, 48});
     append.cache_seqlens = tensor(length.data(), {1});
-    for (; length[0] < kRows; ++length[0]) {
-      append.rows.data = rows.data() + length[0] * kHeads * 48;
+    for (; length[0] < kPageRows; ++length[0]) {
+      append.rows.data = rows.data() + length[0] * kHeadsOfRows * 48;
       const Status status = append_rows(append, format);
       ASSERT_TRUE(status.ok()) << status.message();
     }
