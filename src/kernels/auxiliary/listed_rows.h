@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/auxiliary/listed_rows_params.h"
-#include "kernels/math/stored_pieces.h"
+#include "kernels/sequence/stored_pieces.h"
 
 namespace strobe::auxiliary {
 
