@@ -138,7 +138,7 @@ class Launch {
 
   Status convert_source(std::size_t index, runtime::CUcontext context) const {
     const SourcePlaces& places = call_.places[index];
-    const Status status = convert_rows(index, places.k, places.k_format, source(index).k, context);
+    Status status = convert_rows(index, places.k, places.k_format, source(index).k, context);
     if (!status.ok() || !places.v_apart()) return status;
     return convert_rows(index, places.v, places.v_format, source(index).v, context);
   }

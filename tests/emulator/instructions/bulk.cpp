@@ -27,7 +27,15 @@ struct Bulk {  // as an instruction's detail
 
 // Arguments of every form: shared address, barrier, mask of blocks, global address or tensor map, bytes, coordinates.
 // Addresses are 64 bits wide, with their offsets in the places behind them.
-enum Argument { kShared, kSharedOffset, kBarrier, kBarrierOffset, kMask, kGlobal, kGlobalOffset, kBytes, kCoordinate };
+constexpr int kShared = 0;
+constexpr int kSharedOffset = 1;
+constexpr int kBarrier = 2;
+constexpr int kBarrierOffset = 3;
+constexpr int kMask = 4;
+constexpr int kGlobal = 5;
+constexpr int kGlobalOffset = 6;
+constexpr int kBytes = 7;
+constexpr int kCoordinate = 8;
 
 std::uint64_t wide(const Warp& warp, const Instruction& instruction, int argument, int lane) {
   return warp.in<std::uint64_t>(instruction.argument(argument))[lane] +

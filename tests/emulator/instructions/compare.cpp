@@ -51,7 +51,7 @@ struct Not {
 struct Ordered {
   template <typename T>
   static bool of(T a, T b) {
-    return a == a && b == b;
+    return !std::isnan(a) && !std::isnan(b);
   }
 };
 

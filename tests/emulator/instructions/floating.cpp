@@ -42,7 +42,7 @@ struct FusedMultiplyAdd {
 struct Least {
   template <typename T>
   static T of(T a, T b) {
-    if (a != a) return b;
+    if (std::isnan(a)) return b;
     if (a == b) return std::signbit(a) ? a : b;
     return b < a ? b : a;
   }
@@ -50,7 +50,7 @@ struct Least {
 struct Largest {
   template <typename T>
   static T of(T a, T b) {
-    if (a != a) return b;
+    if (std::isnan(a)) return b;
     if (a == b) return std::signbit(a) ? b : a;
     return a < b ? b : a;
   }
@@ -59,7 +59,7 @@ template <typename Op>
 struct OrNan {
   template <typename T>
   static T of(T a, T b) {
-    return a != a || b != b ? std::numeric_limits<T>::quiet_NaN() : Op::of(a, b);
+    return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : Op::of(a, b);
   }
 };
 struct Absolute {

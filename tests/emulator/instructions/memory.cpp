@@ -24,6 +24,7 @@ Step load(Warp& warp, const Instruction& instruction, LaneMask lanes) {
     for (int i = 0; i < instruction.results; ++i) {
       Memory value;
       std::memcpy(&value, from + sizeof(Memory) * static_cast<std::size_t>(i), sizeof(Memory));
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): ld.s8 extends the sign
       warp.out<Register>(instruction.result(i))[lane] = static_cast<Register>(value);
     }
   });

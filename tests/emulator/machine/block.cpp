@@ -24,7 +24,7 @@ std::byte* Block::shared(std::uint64_t address, std::size_t bytes) {
   if (address < kSharedBase || offset + bytes > grid_->shared_bytes()) {
     throw Fault(text_of("%zu bytes at 0x%llx of shared memory, which is 0x%llx to 0x%llx", bytes,
                         static_cast<unsigned long long>(address), static_cast<unsigned long long>(kSharedBase),
-                        static_cast<unsigned long long>(kSharedBase + grid_->shared_bytes())));
+                        static_cast<unsigned long long>(kSharedBase) + grid_->shared_bytes()));
   }
   const auto begin = reinterpret_cast<std::uintptr_t>(shared_.data());
   return shared_.data() + (128 - begin % 128) % 128 + offset;

@@ -40,10 +40,10 @@ class Block {
   Block(Grid& grid, Cluster& cluster, std::array<unsigned, 3> index, int rank);
 
   /// Lanes that arrive at a barrier, as so many threads, and those of them that wait for it.
-  void arrive(int barrier, int expected, int threads);
-  void wait(int barrier, NamedBarrier::Waiter waiter);
+  void arrive(int number, int expected, int threads);
+  void wait(int number, NamedBarrier::Waiter waiter);
   NamedBarrier& barrier(int number) { return barriers_.at(static_cast<std::size_t>(number)); }
-  void complete_if_all(NamedBarrier& barrier);
+  void complete_if_all(NamedBarrier& at);
   /// `arrived`: how many of them have arrived at the cluster's barrier in this phase.
   void exit(int threads, int arrived);
 

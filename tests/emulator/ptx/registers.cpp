@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 #include <queue>
+#include <ranges>
 
 #include "ptx/decoder.h"
 
@@ -100,14 +101,14 @@ class Liveness {
   void propagate() {
     for (bool changed = true; changed;) {
       changed = false;
-      for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
+      for (BasicBlock& block : std::views::reverse(blocks_)) {
         for (std::size_t w = 0; w < words_; ++w) {
           std::uint64_t out = 0;
-          for (const int next : block->next) out |= blocks_[static_cast<std::size_t>(next)].alive_in[w];
-          const std::uint64_t in = block->read_first[w] | (out & ~block->written[w]);
-          changed |= in != block->alive_in[w];
-          block->alive_in[w] = in;
-          block->alive_out[w] = out;
+          for (const int next : block.next) out |= blocks_[static_cast<std::size_t>(next)].alive_in[w];
+          const std::uint64_t in = block.read_first[w] | (out & ~block.written[w]);
+          changed |= in != block.alive_in[w];
+          block.alive_in[w] = in;
+          block.alive_out[w] = out;
         }
       }
     }
