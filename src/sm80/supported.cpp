@@ -51,17 +51,6 @@ Status check_floats(const AttentionProblem& problem) {
   return {};
 }
 
-/// Of wider heads pairs at a mask's border were seen to be hidden or shown wrongly.
-Status check_text_mask(const AttentionProblem& problem) {
-  constexpr std::int64_t kWidest = 128;
-  const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
-  if (problem.pass != Pass::backward || !gpu::score_rule(problem).text.mask || widest <= kWidest) return {};
-  return gpu::unsupported(
-      "modifiers.function has a mask and heads have {} columns: the sm80 kernels have its gradients up to {}; the sm90 "
-      "kernels and the cpu engine have all",
-      widest, kWidest);
-}
-
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -73,7 +62,6 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
-  if (Status status = check_text_mask(problem); !status.ok()) return status;
   if (Status status = gpu::check_sizes(problem, gpu::most_columns(problem)); !status.ok()) return status;
   if (Status status = gpu::check_wide(problem, "sm80"); !status.ok()) return status;
   return check_floats(problem);

@@ -140,15 +140,6 @@ void add_text(AttentionCase& attention, std::uint64_t group) {
     attention.bias->hidden = 0.0;
     attention.bias->wants_gradient = false;  // which GPUs do not have before a text
   }
-  constexpr std::int64_t kMostMaskedColumns = 128;  // of the sm80 kernels' gradients
-  const std::int64_t columns = std::max(attention.head_dim, attention.head_dim_v);
-  if (tested_family() == Family::sm80 && columns > kMostMaskedColumns) {
-    if (attention.text->score.empty()) {
-      attention.text.reset();
-    } else {
-      attention.text->mask.clear();
-    }
-  }
 }
 
 AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {

@@ -176,6 +176,18 @@ TEST_P(GpuText, OfWideHeads) {
                  {{200, 333}});
 }
 
+// A warp of the sm80 backward keeps the masks of two keys and few queries each side by side.
+TEST_P(GpuText, MasksOfWideHeads) {
+  for (const char* const mask : {"k <= q + 60 || k % 3 == 0", "k <= q + 60 && (q - k) % 5 != 1"}) {
+    expect_matches(text_case({"", mask, {}}, 256), {{200, 333}});
+    AttentionCase attention =
+        text_case({"score * heat[head] - 0.5 * abs(score)", mask, {reals("heat", {kHeads})}}, 256);
+    attention.bias = BiasCase{.sharing = {.per_batch = false}, .wants_gradient = false};
+    attention.options.softcap = 5.0F;
+    expect_matches(attention, {{200, 333}});
+  }
+}
+
 // Sums of more diagonals than registers hold.
 TEST_P(GpuText, OfManyDiagonals) {
   expect_matches(text_case({"score + a[k - q + 99] + b[k - q + 99] * score + c[q - k + 300] + a[q - k + 200]",

@@ -111,6 +111,14 @@ __device__ __forceinline__ uint32_t set_lt_f16x2(uint32_t a, uint32_t b) {
   return mask;
 }
 
+/// Sets bit i where the condition holds, by a guarded instruction: selected bits of several words that are made side by
+/// side ptxas 12.9 and 13.0 pack from predicates (P2R), and take some of them from another of the words.
+__device__ __forceinline__ void set_bit(uint32_t& bits, int i, bool condition) {
+  asm("{ .reg .pred holds; setp.ne.u32 holds, %1, 0; @holds or.b32 %0, %0, %2; }\n"
+      : "+r"(bits)
+      : "r"(condition ? 1U : 0U), "r"(1U << i));
+}
+
 /// What the lane of that quad has that stands where this one stands in its own: lane 4 quad + lane % 4.
 __device__ __forceinline__ float shfl_quad(float x, int quad) {
   float y;

@@ -12,6 +12,7 @@
 #ifdef __CUDACC_RTC__
 #include "kernels/expression/element.h"
 #include "kernels/math/constants.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/score/fragment.h"
 #include "kernels/sequence/visible_keys.h"
 #endif
@@ -90,7 +91,7 @@ class TextWords {
         const int own = word * kBits + i;
 #pragma unroll
         for (int r = 0; r < kRowsPerThread; ++r) {
-          bits[r] |= (shows(r, own / 2 * 8 + own % 2) ? 1U : 0U) << i;
+          ptx::set_bit(bits[r], i, shows(r, own / 2 * 8 + own % 2));
         }
       }
 #pragma unroll

@@ -175,19 +175,6 @@ TEST(Texts, WithWhatTheyCannotBe) {
   EXPECT_TRUE(gpu::check_texts(problem).ok());
 }
 
-// The sm80 kernels' gradients under a text's mask.
-TEST(Texts, MasksOfWideHeads) {
-  AttentionProblem problem = problem_with({"", "", "k % 3 != 1", {}}, 4096, 256);
-  EXPECT_TRUE(sm80::check_supported(problem).ok());
-  problem.pass = Pass::backward;
-  EXPECT_EQ(sm80::check_supported(problem).message(),
-            "modifiers.function has a mask and heads have 256 columns: the sm80 kernels have its gradients up to 128; "
-            "the sm90 kernels and the cpu engine have all");
-  EXPECT_TRUE(sm90::check_supported(problem).ok());
-  problem.head_dim = problem.head_dim_v = 128;
-  EXPECT_TRUE(sm80::check_supported(problem).ok());
-}
-
 TEST(Texts, DeterministicGradientsOfCapturesHaveLimits) {
   AttentionProblem problem = problem_with({"", "score + slope[head]", "", {kSlope}});
   problem.pass = Pass::backward;
