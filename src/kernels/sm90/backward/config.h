@@ -119,11 +119,6 @@ constexpr bool has_hi_lo_lse(const Config& c) {
 inline constexpr float kProbabilityLog2 = 12.0F;
 inline constexpr float kProbabilityScale = 1.0F / 4096.0F;
 
-// Under dropout P carries a sign on its way to dP: that of a dropped probability is negative. dS is computed times the
-// probability of being kept, as P (dP - keep D) or -P keep D; dK, dQ and dV are divided by that in the end. Where a
-// text's derivative comes with P, which has a sign of its own, both warpgroups draw what is dropped.
-constexpr bool marks_dropped(const Config& c) { return c.rule.dropout && c.rule.normalized && !c.rule.text.slope; }
-
 /// What the sums of dK and dQ are multiplied by at the end, beside the call's scale.
 constexpr float score_gradient_factor(const Config& c) {
   return c.by_roles || c.rule.element == Element::fp16 ? 1.0F : kProbabilityScale;

@@ -39,11 +39,17 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
   return rule;
 }
 
+/// Whether P carries a sign on its way to dP: that of a dropped probability is negative. dS is computed times the
+/// probability of being kept, as P (dP - keep D) or -P keep D; dK, dQ and dV are divided by that in the end. Where a
+/// text's derivative comes with P, which has a sign of its own, both warpgroups by roles draw what is dropped.
+constexpr bool marks_dropped(const ScoreRule& rule) { return rule.dropout && rule.normalized && !rule.text.slope; }
+
 /// Whether the joint design takes these compiled sizes: a warpgroup's registers hold dK, dV and two blocks of scores,
 /// and what else a rule needs must fit there, too, as it does with 64 columns and 64 queries a step. These are the
 /// rules whose kernels ptxas compiles without spills; what the joint design does not take the design by roles does,
 /// which takes everything. A step lies in one block of a block mask.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, int block_m) {
+  if (rule.dropout && !marks_dropped(rule)) return false;  // it knows what is dropped by signs alone
   const bool needs_registers =
       rule.softcap || rule.bias || rule.dropout || !rule.normalized || (rule.scale_first && !rule.alibi);
   // A walk past hidden blocks takes some, too, and so does a text.

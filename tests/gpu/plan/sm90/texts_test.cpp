@@ -103,6 +103,20 @@ TEST(Texts, ChooseTheDesignOfTheBackward) {
   EXPECT_TRUE(by_roles("score + slope[head]", "k <= q || k < 512"));
 }
 
+// The joint design knows what is dropped by the sign of P, which has one of its own where a derivative comes with it.
+TEST(Texts, DropoutOfNumbersWithSignsGoesByRoles) {
+  const auto by_roles = [](const char* score, Normalization normalize) {
+    AttentionProblem problem = problem_with({"", score, "", {kSlope}}, 4096, 64);
+    problem.pass = Pass::backward;
+    problem.normalize = normalize;
+    problem.dropout = 0.25F;
+    return backward_config(gpu::planned_problem(problem))->by_roles;
+  };
+  EXPECT_FALSE(by_roles("score + slope[head]", Normalization::softmax));
+  EXPECT_TRUE(by_roles("tanh(score) * slope[head]", Normalization::softmax));
+  EXPECT_TRUE(by_roles("score + slope[head]", Normalization::none));
+}
+
 TEST(TextOptions, LeaveOtherTexts) {
   for (const char* mask : {"k <= q || k < 512", "k < q * 2", "k < 100", "k > q"}) {
     const AttentionProblem planned = gpu::planned_problem(problem_with({"", "", mask, {}}));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/sm90/backward/scores.h"
+#include "kernels/sm90/backward/variants.h"
 
 namespace strobe::sm90::backward {
 
@@ -23,6 +24,7 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
     halves[i / 4][i % 4] = to_halves<C>(s[2 * i], s[2 * i + 1]);
   }
   if constexpr (C.rule.dropout) {
+    static_assert(marks_dropped(C.rule));
     const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
 #pragma unroll
     for (int i = 0; i < C.block_m / 4; ++i) {

@@ -54,7 +54,7 @@ class GradientRole : Role<C> {
  private:
   /// dS = P (dP - D), in the place of dP; D comes scaled as P is.
   __device__ __forceinline__ void take_over(const ScoreBlock<C>& block, Scores<C>& dp, const RowNumbers<C>& d_sum) {
-    constexpr bool kDraws = C.rule.dropout && !marks_dropped(C);
+    constexpr bool kDraws = C.rule.dropout && !marks_dropped(C.rule);
     constexpr int kPart = kDraws ? kDropoutColumns : C.block_m;  // queries that are drawn for at a time
     wait<C>(barriers_.handed_full[p_.stage], p_.parity);
     const uint4* chunks = this->exchanged(p_.stage);

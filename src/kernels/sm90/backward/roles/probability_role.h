@@ -85,7 +85,7 @@ class ProbabilityRole : Role<C> {
     if constexpr (C.rule.dropout) {
       const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
       store_halves(s, [&](uint32_t halves, int i, int j) {
-        return marks_dropped(C) ? score::mark_dropped(halves, slices, i, j) : halves;
+        return marks_dropped(C.rule) ? score::mark_dropped(halves, slices, i, j) : halves;
       });
       to_operand(p, s);
       drop<C>(p, slices);

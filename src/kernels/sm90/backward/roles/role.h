@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/sm90/backward/barriers.h"
+#include "kernels/sm90/backward/variants.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 
 namespace strobe::sm90::backward {

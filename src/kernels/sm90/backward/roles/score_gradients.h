@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/sm90/backward/scores.h"
+#include "kernels/sm90/backward/variants.h"
 #include "kernels/sm90/tile/coordinates.h"
 
 namespace strobe::sm90::backward {
@@ -21,7 +22,7 @@ __device__ __forceinline__ void score_gradients(Scores<C>& dp, const RowNumbers<
     for (int r = 0; r < kRowsPerThread; ++r) {
       const float2 p = of_halves<C>(words[2 * half + r]);
       float* two = &dp[8 * i + 4 * half + 2 * r];
-      if constexpr (marks_dropped(C)) {
+      if constexpr (marks_dropped(C.rule)) {
         two[0] = score::marked_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
         two[1] = score::marked_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
       } else {
