@@ -7,6 +7,7 @@
 namespace strobe::emulator {
 namespace {
 
+constexpr std::size_t kParamAlignment = 128;
 constexpr int kHopelessRounds = 300;  // turns of all warps in which nothing happens
 
 int number_from(const char* name, int otherwise) {
@@ -28,12 +29,15 @@ const Options& Options::get() {
   return options;
 }
 
-Grid::Grid(const Program& program, const Shape& shape, std::vector<std::byte> params)
-    : program_(program), shape_(shape), params_(std::move(params)), random_(Options::get().seed) {
-  GlobalMemory::instance().add(reinterpret_cast<std::uint64_t>(params_.data()), params_.size());
+Grid::Grid(const Program& program, const Shape& shape, const std::vector<std::byte>& params)
+    : program_(program), shape_(shape), storage_(params.size() + kParamAlignment), random_(Options::get().seed) {
+  const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+  params_ = storage_.data() + (kParamAlignment - address % kParamAlignment) % kParamAlignment;
+  std::ranges::copy(params, params_);
+  GlobalMemory::instance().add(reinterpret_cast<std::uint64_t>(params_), params.size());
 }
 
-Grid::~Grid() { GlobalMemory::instance().remove(reinterpret_cast<std::uint64_t>(params_.data())); }
+Grid::~Grid() { GlobalMemory::instance().remove(reinterpret_cast<std::uint64_t>(params_)); }
 
 std::array<unsigned, 3> Grid::clusters() const {
   std::array<unsigned, 3> count{};

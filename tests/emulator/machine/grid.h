@@ -29,7 +29,7 @@ struct Options {
 
 class Grid {
  public:
-  Grid(const Program& program, const Shape& shape, std::vector<std::byte> params);
+  Grid(const Program& program, const Shape& shape, const std::vector<std::byte>& params);
   ~Grid();
   Grid(const Grid&) = delete;
   Grid& operator=(const Grid&) = delete;
@@ -39,7 +39,7 @@ class Grid {
 
   const Program& program() const { return program_; }
   const Shape& shape() const { return shape_; }
-  std::byte* params() { return params_.data(); }
+  std::byte* params() { return params_; }
   std::size_t shared_bytes() const { return static_cast<std::size_t>(program_.static_shared) + shape_.dynamic_shared; }
   std::array<unsigned, 3> clusters() const;
 
@@ -58,7 +58,8 @@ class Grid {
 
   const Program& program_;
   Shape shape_;
-  std::vector<std::byte> params_;
+  std::vector<std::byte> storage_;
+  std::byte* params_ = nullptr;  // aligned, in the storage
   std::deque<std::unique_ptr<Cluster>> resident_;
   std::uint64_t next_cluster_ = 0;
   std::uint64_t progress_ = 0;

@@ -72,7 +72,7 @@ class PtxProgram {
                       .block = {static_cast<unsigned>(input.size()) / blocks, 1, 1},
                       .cluster = {cluster, 1, 1},
                       .dynamic_shared = dynamic_shared};
-    Grid grid(*program_, shape, std::move(params));
+    Grid grid(*program_, shape, params);
     grid.run();
     return out.words();
   }
