@@ -14,7 +14,7 @@ OPTIONS = [
     KernelMutation(
         "by roles, dS does not know what was dropped",
         f"{BACKWARD}/roles/probability_role.h",
-        "return marks_dropped(C) ? score::mark_dropped(halves, slices, i, j) : halves;",
+        "return marks_dropped(C.rule) ? score::mark_dropped(halves, slices, i, j) : halves;",
         "return halves;",
         "Dropout",
     ),
