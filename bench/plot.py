@@ -117,6 +117,11 @@ def legend_below_title(canvas, title, handles, labels):
     return height - 0.55
 
 
+def save(canvas, out):
+    """The same bytes for the same figure."""
+    canvas.savefig(out, dpi=160, metadata={"Date": None} if out.suffix == ".svg" else {})
+
+
 def draw_panel(axes, rows, unit):
     """One line for each implementation."""
     seqlens = sorted({row["seqlen"] for row in rows})
@@ -180,9 +185,7 @@ def main():
     plt.rcParams.update(APPEARANCE)
     passes = " and ".join(dict.fromkeys(row["pass"] for row in rows))
     title = f"Attention {passes}, {first['dtype']}: {first['device']}{threads}"
-    figure(rows, title).savefig(
-        arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
-    )
+    save(figure(rows, title), arguments.out)
 
 
 if __name__ == "__main__":

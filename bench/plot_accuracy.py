@@ -60,9 +60,7 @@ def main():
 
     plot.plt.rcParams.update(plot.APPEARANCE)
     table = json.loads(arguments.json.read_text(encoding="utf-8"))
-    figure(plot, table, arguments.inputs).savefig(
-        arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
-    )
+    plot.save(figure(plot, table, arguments.inputs), arguments.out)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from plot import APPEARANCE, legend_below_title, plt
+from plot import APPEARANCE, legend_below_title, plt, save
 
 SCHEMES = {
     "gather": ("gather", "#0072b2"),
@@ -59,8 +59,7 @@ def main():
     solid = [i for i, label in enumerate(labels) if label in {x for x, _ in SCHEMES.values()}]
     top = legend_below_title(canvas, title, [handles[i] for i in solid], [labels[i] for i in solid])
     canvas.tight_layout(rect=(0, 0, 1, top / size[1]))
-    svg = arguments.out.suffix == ".svg"
-    canvas.savefig(arguments.out, dpi=160, metadata={"Date": None} if svg else {})
+    save(canvas, arguments.out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from plot import APPEARANCE, STYLES, legend_below_title, line_style, plt
+from plot import APPEARANCE, STYLES, legend_below_title, line_style, plt, save
 
 LINES = {**STYLES, "copy": ("copy, bytes read and written", "#777777", "")}
 
@@ -58,8 +58,7 @@ def main():
     title = f"Few queries, {heads}: {first['device']}, {threads}"
     top = legend_below_title(canvas, title, *grid[0][0].get_legend_handles_labels())
     canvas.tight_layout(rect=(0, 0, 1, top / size[1]))
-    svg = arguments.out.suffix == ".svg"
-    canvas.savefig(arguments.out, dpi=160, metadata={"Date": None} if svg else {})
+    save(canvas, arguments.out)
 
 
 if __name__ == "__main__":

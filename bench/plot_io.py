@@ -18,7 +18,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from plot import APPEARANCE, legend_below_title
+from plot import APPEARANCE, legend_below_title, save
 
 STYLES = {
     "standard": ("standard attention", "#CC79A7", "v"),
@@ -112,9 +112,7 @@ def main():
 
     rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
     plt.rcParams.update(APPEARANCE)
-    figure(rows, arguments.seqlen, arguments.fast_memory).savefig(
-        arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
-    )
+    save(figure(rows, arguments.seqlen, arguments.fast_memory), arguments.out)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from plot import APPEARANCE, legend_below_title, plt
+from plot import APPEARANCE, legend_below_title, plt, save
 
 WAY = "in a row"
 PASSES = {"forward": ("forward", "#0072B2"), "both": ("forward and backward", "#D55E00")}
@@ -72,8 +72,7 @@ def main():
     labels = [*(label for label, _ in PASSES.values()), "the model"]
     top = legend_below_title(canvas, title, handles, labels)
     canvas.tight_layout(rect=(0, 0, 1, top / size[1]))
-    svg = arguments.out.suffix == ".svg"
-    canvas.savefig(arguments.out, dpi=160, metadata={"Date": None} if svg else {})
+    save(canvas, arguments.out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from plot import APPEARANCE, legend_below_title, plt
+from plot import APPEARANCE, legend_below_title, plt, save
 
 KINDS = {
     "forward": ("forward", "#0072b2"),
@@ -74,8 +74,7 @@ def main():
     handles = [plt.Rectangle((0, 0), 1, 1, color=color, linewidth=0) for _, color in KINDS.values()]
     top = legend_below_title(canvas, title, handles, [label for label, _ in KINDS.values()])
     canvas.tight_layout(rect=(0, 0, 1, top / size[1]))
-    svg = arguments.out.suffix == ".svg"
-    canvas.savefig(arguments.out, dpi=160, metadata={"Date": None} if svg else {})
+    save(canvas, arguments.out)
 
 
 if __name__ == "__main__":

@@ -77,22 +77,21 @@ RowFormat format_of(std::uint64_t seed, Random& random) {
 }
 
 /// Pages that begin at multiples of 256 bytes, of which memory of a device does, too.
-TensorView cache_in(std::vector<std::uint8_t>& bytes, const RowFormat& format) {
-  TensorView cache = tensor(bytes.data(), {kPages, kPageRows, kHeadsOfRows, format.row_bytes});
+TensorView cache_in(std::uint8_t* bytes, const RowFormat& format) {
+  TensorView cache = tensor(bytes, {kPages, kPageRows, kHeadsOfRows, format.row_bytes});
   cache.strides[0] = (cache.strides[0] + 255) / 256 * 256;
   return cache;
 }
 
 std::size_t cache_bytes(const RowFormat& format) {
-  return static_cast<std::size_t>(kPages * ((kPageRows * kHeadsOfRows * format.row_bytes + 255) / 256 * 256));
+  return static_cast<std::size_t>(kPages * cache_in(nullptr, format).strides[0]);
 }
 
 /// Host memory of a cache, at a multiple of 256.
 class HostCache {
  public:
   explicit HostCache(const RowFormat& format) : count_(cache_bytes(format)), memory_(count_ + 256, 0xA5) {
-    view = tensor(data(), {kPages, kPageRows, kHeadsOfRows, format.row_bytes});
-    view.strides[0] = (view.strides[0] + 255) / 256 * 256;
+    view = cache_in(data(), format);
   }
   std::vector<std::uint8_t> bytes() { return {data(), data() + count_}; }
   TensorView view;
@@ -118,14 +117,14 @@ TEST_P(GpuCodedRows, AreWrittenAndReadAsOnTheCpu) {
     Both<std::uint8_t> cache(device(), std::vector<std::uint8_t>(cache_bytes(format), 0xA5));
     const Execution execution = tested_execution(stream().get());
     Status status = encode_rows(rows.on_device(ConstTensorView(tensor(rows.host.data(), shape))),
-                                cache.on_device(cache_in(cache.host, format)), format, execution);
+                                cache.on_device(cache_in(cache.host.data(), format)), format, execution);
     ASSERT_TRUE(status.ok()) << status.message();
     HostCache expected(format);
     ASSERT_TRUE(encode_rows(tensor(rows.host.data(), shape), expected.view, format).ok());
     EXPECT_EQ(cache.download(), expected.bytes());
 
     Both<float> decoded(device(), std::vector<float>(rows.host.size(), 7.0F));
-    status = decode_rows(cache.on_device(ConstTensorView(cache_in(cache.host, format))),
+    status = decode_rows(cache.on_device(ConstTensorView(cache_in(cache.host.data(), format))),
                          decoded.on_device(tensor(decoded.host.data(), shape)), format, execution);
     ASSERT_TRUE(status.ok()) << status.message();
     std::vector<float> as_on_cpu(rows.host.size());
@@ -153,7 +152,7 @@ TEST_P(GpuCodedRows, AreAppendedAsOnTheCpu) {
     Both<std::int32_t> lengths(device(), {4, 1, 0});
     Both<std::int32_t> table(device(), {2, 0, 1, 7, 7, 7});
     AppendRowsArguments append;
-    append.cache = cache.on_device(cache_in(cache.host, format));
+    append.cache = cache.on_device(cache_in(cache.host.data(), format));
     append.rows = rows.on_device(ConstTensorView(tensor(rows.host.data(), {5, kHeadsOfRows, columns})));
     append.cu_seqlens_new = cumulative.on_device(ConstTensorView(tensor(cumulative.host.data(), {4})));
     append.cache_seqlens = lengths.on_device(ConstTensorView(tensor(lengths.host.data(), {3})));

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
+#include "gpu/params/append_places.h"
 #include "gpu/params/element.h"
 
 namespace strobe::gpu {
@@ -19,13 +19,6 @@ using auxiliary::AppendConfig;
 using auxiliary::AppendedRows;
 using auxiliary::AppendParams;
 using auxiliary::Rotation;
-
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-
-template <class T>
-const T* data_of(const ConstTensorView& view) {
-  return view.given() ? static_cast<const T*>(view.data) : nullptr;
-}
 
 /// Whether every `elements` neighbours from a multiple of them are one access, or several of 16 bytes.
 bool takes_vectors(const ConstTensorView& view, std::int64_t elements) {
@@ -67,8 +60,6 @@ std::int64_t stride_of(const ConstTensorView& view, int from_last) {
 std::int64_t extent_of(const ConstTensorView& view, int from_last) {
   return view.shape[static_cast<std::size_t>(view.rank - from_last)];
 }
-
-Divisor divisor_of(std::int64_t divisor) { return Divisor::of(static_cast<int>(std::max<std::int64_t>(divisor, 1))); }
 
 /// What the source says of its rows. `pairs`: of columns that are rotated.
 AppendedRows rows_of(const AppendConfig& config, const ConstTensorView& from, const ConstTensorView& cu_seqlens,
@@ -153,19 +144,8 @@ AppendParams params_of(const AppendArguments& a, const AppendConfig& config) {
     params.q = rows_of(config, a.q, a.cu_seqlens_q, a.positions_q, pairs);
     set_destination(a.q_out, params.q);
   }
-  params.cache_seqlens = data_of<int>(a.cache_seqlens);
+  set_places(a, a.k_cache, params);
   params.leftpad = data_of<int>(a.leftpad_k);
-  params.cache_batch_idx = data_of<int>(a.cache_batch_idx);
-  params.page_table = data_of<int>(a.page_table);
-  params.page_size = divisor_of(1);
-  if (a.page_table.given()) {
-    params.page_table_batch = a.page_table.strides[0];
-    params.page_size = divisor_of(std::min(a.k_cache.shape[1], kMost));
-    params.max_pages = static_cast<int>(a.k_cache.shape[1] == 0 ? 0 : std::min(a.page_table.shape[1], kMost));
-  }
-  params.entries = static_cast<int>(std::min(a.k_cache.shape[0], kMost));
-  params.seqlen = static_cast<int>(std::min(a.k_cache.shape[1], kMost));
-  params.batch = static_cast<int>(a.cache_seqlens.shape[0]);
   params.q_in_order = a.q_in_order;
   if (pairs > 0) {
     params.cos = a.cos.data;
@@ -173,7 +153,7 @@ AppendParams params_of(const AppendArguments& a, const AppendConfig& config) {
     params.cos_row = a.cos.strides[0];
     params.sin_row = a.sin.strides[0];
     params.pairs = static_cast<int>(pairs);
-    params.positions = static_cast<int>(std::min(a.cos.shape[0], kMost));
+    params.positions = static_cast<int>(std::min(a.cos.shape[0], kMaxInt));
     params.cos_holds = element_of(a.cos.dtype);
     params.sin_holds = element_of(a.sin.dtype);
   }
@@ -189,11 +169,11 @@ Result<AppendLaunch> append_launch(const AppendArguments& a, int multiprocessors
     const std::int64_t count = rows->rank == 3 ? rows->shape[0] : rows->shape[0] * rows->shape[1];
     const std::int64_t elements = extent_of(*rows, 2) * extent_of(*rows, 1);
     const std::int64_t chunks = ceil_div<std::int64_t>(elements, auxiliary::kAppendThreads);
-    if (count > kMost || elements > kMost || !(Checked(3) * count * chunks).at_most(kMost)) {
+    if (count > kMaxInt || elements > kMaxInt || !(Checked(3) * count * chunks).at_most(kMaxInt)) {
       return Status{StatusCode::unsupported,
                     fmt::format("appending {} rows of {} elements is not supported: the gpu engine takes up to {} "
                                 "blocks of {} elements",
-                                count, elements, kMost / 3, auxiliary::kAppendThreads)};
+                                count, elements, kMaxInt / 3, auxiliary::kAppendThreads)};
     }
   }
   AppendLaunch launch;

@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 
 #include "call/checked.h"
 #include "gpu/call/find_kernel.h"
+#include "gpu/params/append_places.h"
 #include "gpu/params/element.h"
 #include "gpu/params/row_format.h"
 #include "gpu/plan/supported.h"
@@ -31,12 +31,6 @@ runtime::Variant coded_rows_variant(const CodedRowsConfig& config, std::string_v
           .options = {}};
 }
 
-int int_of(std::int64_t number) { return static_cast<int>(std::min<std::int64_t>(number, kMaxInt)); }
-Divisor divisor_of(std::int64_t number) { return Divisor::of(std::max(int_of(number), 1)); }
-const int* ints_of(const ConstTensorView& tensor) {
-  return tensor.given() ? static_cast<const int*>(tensor.data) : nullptr;
-}
-
 /// Rows [.., rows, heads, columns], of several batch entries or pages, or packed.
 auxiliary::PlainRows plain_rows_of(const ConstTensorView& rows) {
   const bool packed = rows.rank == 3;
@@ -53,20 +47,9 @@ AppendParams append_params(const AppendRowsArguments& a) {
   AppendParams params{};
   params.k.to_batch = a.cache.shape[1];
   params.k.to_row = 1;
-  params.k.cu_seqlens = ints_of(a.cu_seqlens_new);
+  params.k.cu_seqlens = data_of<int>(a.cu_seqlens_new);
   params.k.seqlen = divisor_of(a.cu_seqlens_new.given() ? 1 : a.rows.shape[1]);
-  params.cache_seqlens = ints_of(a.cache_seqlens);
-  params.cache_batch_idx = ints_of(a.cache_batch_idx);
-  params.page_table = ints_of(a.page_table);
-  params.page_size = divisor_of(1);
-  if (a.page_table.given()) {
-    params.page_table_batch = a.page_table.strides[0];
-    params.page_size = divisor_of(a.cache.shape[1]);
-    params.max_pages = a.cache.shape[1] == 0 ? 0 : int_of(a.page_table.shape[1]);
-  }
-  params.entries = int_of(a.cache.shape[0]);
-  params.seqlen = int_of(a.cache.shape[1]);
-  params.batch = int_of(a.cache_seqlens.shape[0]);
+  set_places(a, a.cache, params);
   return params;
 }
 

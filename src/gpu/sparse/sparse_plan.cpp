@@ -175,9 +175,10 @@ Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& cal
   constexpr std::size_t kMostPlans = 16;
   std::vector<AttentionProblem> problems;
   for (std::size_t i = 0; i < call.places.size(); ++i) problems.push_back(problem_of(call, i, queries, options));
+  std::vector<bool> v_apart = converted_apart(call);
   std::vector<Kept>& plans = kept_plans();
   const auto found = std::ranges::find_if(plans, [&](const Kept& kept) {
-    return kept.problems == problems && kept.v_apart == converted_apart(call) && kept.merges == call.merges &&
+    return kept.problems == problems && kept.v_apart == v_apart && kept.merges == call.merges &&
            kept.kernels == execution.kernels && (kept.plan->layout().zeros != 0) == call.arguments.sink.given();
   });
   if (found != plans.end()) {
@@ -193,7 +194,7 @@ Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& cal
   auto plan = std::make_shared<const SparsePlan>(layout_of(call, std::move(sources)), device);
   if (plans.size() == kMostPlans) plans.pop_back();
   plans.insert(plans.begin(),
-               {std::move(problems), converted_apart(call), call.merges, std::string(execution.kernels), plan});
+               {std::move(problems), std::move(v_apart), call.merges, std::string(execution.kernels), plan});
   return plan;
 }
 

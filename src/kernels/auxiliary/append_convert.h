@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/auxiliary/append_params.h"
+#include "kernels/math/e4m3.h"
 #include "kernels/math/eight_bit.h"
 #include "kernels/math/element.h"
 
@@ -88,20 +89,6 @@ __device__ __forceinline__ unsigned to_int8(float x) {
   const float limited = fminf(fmaxf(x, -kLargestInt8), kLargestInt8);
   const unsigned bits = __float_as_uint(__fadd_rn(limited, 12582912.0F));  // 1.5 * 2^23: the last bits are the integer
   return x == x ? bits & 0xffU : 0U;
-}
-
-/// Rounded to nearest even and limited to +-448; GPUs before sm_89 have no instruction for it.
-__device__ __forceinline__ unsigned to_e4m3(float x) {
-  const unsigned bits = __float_as_uint(x);
-  const unsigned sign = (bits >> 24) & 0x80U;
-  const unsigned magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return sign | 0x7fU;
-  if (magnitude >= 0x43e00000U) return sign | 0x7eU;
-  if (magnitude < 0x3c800000U) {  // below 2^-6: 2^14 more leaves multiples of 2^-9 in the low bits, rounded
-    return sign | (__float_as_uint(__fadd_rn(__uint_as_float(magnitude), 16384.0F)) - 0x46800000U);
-  }
-  const unsigned rebiased = magnitude - ((127U - 7U) << 23);
-  return sign | (rebiased + 0x7ffffU + ((rebiased >> 20) & 1U)) >> 20;
 }
 
 /// Four floats rounded to the 8-bit format, the first in the lowest byte.

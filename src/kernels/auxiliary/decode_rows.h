@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/auxiliary/coded_rows_params.h"
-#include "kernels/math/stored_values.h"
+#include "kernels/sequence/stored_pieces.h"
 
 namespace strobe::auxiliary {
 
@@ -12,8 +12,7 @@ template <StoredFormat F, int part>
 __device__ __forceinline__ float stored_value(const StoredRow& row, int column) {
   constexpr StoredPart kPart = part_of(F, part);
   constexpr int kBits = bits_of(kPart.element);
-  const unsigned char* const elements =
-      (in_tail(F, kPart.offset) ? row.tail : row.body) + offset_in_section(F, kPart.offset);
+  const unsigned char* const elements = stored_byte<F, kPart.offset>(row);
   unsigned bits;
   if constexpr (kBits == 4) {
     bits = load_bits<1>(elements + column / 2) >> column % 2 * 4 & 15U;
@@ -24,11 +23,7 @@ __device__ __forceinline__ float stored_value(const StoredRow& row, int column) 
   if constexpr (kPart.scale == StoredScale::none) {
     return value;
   } else {
-    constexpr int kBytes = bytes_of(kPart.scale);
-    const unsigned char* const scales =
-        (in_tail(F, kPart.scale_offset) ? row.tail : row.body) + offset_in_section(F, kPart.scale_offset);
-    return __fmul_rn(value,
-                     scale_value<kPart.scale>(load_bits<kBytes>(scales + column / kPart.scale_columns * kBytes)));
+    return __fmul_rn(value, scale_value<kPart.scale>(load_scale<F, part>(row, column)));
   }
 }
 

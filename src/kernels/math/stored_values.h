@@ -2,6 +2,7 @@
 // One element or scale of a row in a format, to floats and back, to the bits that the CPU writes and reads.
 #pragma once
 
+#include "kernels/math/e4m3.h"
 #include "kernels/math/row_format.h"
 #include "kernels/math/stored.h"
 
@@ -12,11 +13,6 @@ namespace strobe {
 /// Groups of columns of a part that share a scale; 0: it has none.
 constexpr int groups_of(const StoredPart& part) {
   return part.scale == StoredScale::none ? 0 : (part.columns + part.scale_columns - 1) / part.scale_columns;
-}
-
-/// Columns of a group; all where there are no scales.
-constexpr int group_columns(const StoredPart& part) {
-  return part.scale == StoredScale::none ? part.columns : part.scale_columns;
 }
 
 /// Groups of the parts before one.
@@ -45,25 +41,6 @@ constexpr float largest_of(StoredElement element) {
                                                : 6.0F;
 }
 
-/// e4m3 rounded to nearest even and limited, NaN staying NaN, as to_float8_e4m3() of strobe/float8.h: GPUs before
-/// compute capability 8.9 have no instruction for it.
-__device__ __forceinline__ unsigned e4m3_bits(float x) {
-  const unsigned bits = __float_as_uint(x);
-  const unsigned sign = bits >> 24 & 0x80U;
-  const unsigned magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) {
-    return sign | 0x7fU;
-  }
-  if (magnitude >= 0x43e00000U) {  // 448 and more
-    return sign | 0x7eU;
-  }
-  if (magnitude < 0x3c800000U) {  // below 2^-6: adding 2^14 leaves multiples of 2^-9 in the low mantissa, rounded
-    return sign | (__float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0x1p14F)) - __float_as_uint(0x1p14F));
-  }
-  const unsigned rebiased = magnitude - (120U << 23);
-  return sign | (rebiased + 0x7ffffU + (rebiased >> 20 & 1U)) >> 20;
-}
-
 /// Magnitudes are 0.5 apart below 2, 1 below 4 and 2 above.
 __device__ __forceinline__ unsigned e2m1_bits(float x) {
   const float magnitude = fminf(fabsf(x), 6.0F);
@@ -83,7 +60,7 @@ __device__ __forceinline__ unsigned bits_of_value(float x) {
   } else if constexpr (stored == StoredElement::float16) {
     return pack<Element::fp16>(x, 0.0F) & 0xffffU;
   } else if constexpr (stored == StoredElement::float8_e4m3) {
-    return e4m3_bits(x);
+    return to_e4m3(x);
   } else if constexpr (stored == StoredElement::float4_e2m1) {
     return e2m1_bits(x);
   } else {
@@ -144,7 +121,7 @@ __device__ __forceinline__ unsigned scale_bits(float scale, bool defined) {
     const unsigned rounded = pack<Element::bf16>(scale, 0.0F) & 0xffffU;
     return !defined ? 0x7fc0U : scale_value<stored>(rounded) < scale ? rounded + 1U : rounded;
   } else {
-    const unsigned rounded = e4m3_bits(scale);
+    const unsigned rounded = to_e4m3(scale);
     const bool below = scale_value<stored>(rounded) < fminf(scale, 448.0F);
     return !defined ? 0x7fU : below ? rounded + 1U : rounded;
   }

@@ -16,6 +16,12 @@ struct StoredRowOf {
 
 using StoredRow = StoredRowOf<const unsigned char>;
 
+/// Where byte `offset` of a row in a format is.
+template <StoredFormat F, int offset>
+constexpr const unsigned char* stored_byte(const StoredRow& row) {
+  return (in_tail(F, offset) ? row.tail : row.body) + offset_in_section(F, offset);
+}
+
 /// Distances are in bytes. A place is a row of all heads, counted through the pages, entries or packed rows.
 template <typename Byte>
 struct StoredCacheOf {

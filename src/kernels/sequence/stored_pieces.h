@@ -86,6 +86,14 @@ __device__ __forceinline__ void load_bytes(const unsigned char* from, unsigned* 
   }
 }
 
+/// The bits of the scale of a part's column.
+template <StoredFormat F, int part>
+__device__ __forceinline__ unsigned load_scale(const StoredRow& row, int column) {
+  constexpr StoredPart kPart = part_of(F, part);
+  constexpr int kBytes = bytes_of(kPart.scale);
+  return load_bits<kBytes>(stored_byte<F, kPart.scale_offset>(row) + column / kPart.scale_columns * kBytes);
+}
+
 /// Columns [column, column + 8) of a row.
 template <StoredFormat F>
 __device__ __forceinline__ StoredPiece<F> load_piece(const StoredRow& row, int column) {
@@ -93,15 +101,11 @@ __device__ __forceinline__ StoredPiece<F> load_piece(const StoredRow& row, int c
   visit_part<F>(column, [&]<int part>() {
     constexpr StoredPart kPart = part_of(F, part);
     constexpr int kBytes = piece_bytes(kPart.element);
-    constexpr int kOffset = offset_in_section(F, kPart.offset);
     const int in_part = column - first_column(F, part);
-    const unsigned char* const from = (in_tail(F, kPart.offset) ? row.tail : row.body) + kOffset;
-    load_bytes<kBytes, alignment_at(F, kPart.offset, kBytes)>(from + in_part / kPieceColumns * kBytes, piece.words);
+    const unsigned char* const from = stored_byte<F, kPart.offset>(row) + in_part / kPieceColumns * kBytes;
+    load_bytes<kBytes, alignment_at(F, kPart.offset, kBytes)>(from, piece.words);
     if constexpr (kPart.scale != StoredScale::none) {
-      constexpr int kScaleBytes = bytes_of(kPart.scale);
-      const unsigned char* const scales =
-          (in_tail(F, kPart.scale_offset) ? row.tail : row.body) + offset_in_section(F, kPart.scale_offset);
-      piece.scale = load_bits<kScaleBytes>(scales + in_part / kPart.scale_columns * kScaleBytes);
+      piece.scale = load_scale<F, part>(row, in_part);
     }
   });
   return piece;

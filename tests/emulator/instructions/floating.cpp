@@ -110,28 +110,18 @@ struct Saturated {
 };
 
 // In 16 bits: in float32, which is wide enough for one rounding; sums of products in float64.
-template <typename Op>
-struct OfFloat16 {
-  static std::uint16_t of(std::uint16_t a) { return to_float16(Op::of(from_float16(a))); }
-  static std::uint16_t of(std::uint16_t a, std::uint16_t b) {
-    return to_float16(Op::of(from_float16(a), from_float16(b)));
-  }
+template <typename Op, float (*from)(std::uint16_t), std::uint16_t (*to)(float)>
+struct InFloats {
+  static std::uint16_t of(std::uint16_t a) { return to(Op::of(from(a))); }
+  static std::uint16_t of(std::uint16_t a, std::uint16_t b) { return to(Op::of(from(a), from(b))); }
   static std::uint16_t of(std::uint16_t a, std::uint16_t b, std::uint16_t c) {
-    return to_float16(
-        static_cast<float>(Op::of(double{from_float16(a)}, double{from_float16(b)}, double{from_float16(c)})));
+    return to(static_cast<float>(Op::of(double{from(a)}, double{from(b)}, double{from(c)})));
   }
 };
 template <typename Op>
-struct OfBfloat16 {
-  static std::uint16_t of(std::uint16_t a) { return to_bfloat16(Op::of(from_bfloat16(a))); }
-  static std::uint16_t of(std::uint16_t a, std::uint16_t b) {
-    return to_bfloat16(Op::of(from_bfloat16(a), from_bfloat16(b)));
-  }
-  static std::uint16_t of(std::uint16_t a, std::uint16_t b, std::uint16_t c) {
-    return to_bfloat16(
-        static_cast<float>(Op::of(double{from_bfloat16(a)}, double{from_bfloat16(b)}, double{from_bfloat16(c)})));
-  }
-};
+using OfFloat16 = InFloats<Op, from_float16, to_float16>;
+template <typename Op>
+using OfBfloat16 = InFloats<Op, from_bfloat16, to_bfloat16>;
 template <typename Op>
 struct OfPairs {
   template <typename... Arguments>
