@@ -110,7 +110,7 @@ STROBE_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction
   const Program& program = *kernel->program;
   Shape shape{.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
               .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-              .cluster = {1, 1, 1},
+              .cluster = program.cluster,
               .dynamic_shared = config->sharedMemBytes};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const CUlaunchAttribute& attribute = config->attrs[i];

@@ -115,6 +115,7 @@ struct Program {
   std::vector<std::pair<std::int64_t, std::int64_t>> params;  // offset and size of each
   int max_threads = 1024;
   int min_blocks = 1;
+  std::array<unsigned, 3> cluster = {1, 1, 1};
 };
 
 }  // namespace strobe::emulator

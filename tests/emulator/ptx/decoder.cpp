@@ -231,6 +231,7 @@ std::unique_ptr<Program> Decoder::decode() {
   program_->static_shared = kernel_.static_shared;
   program_->max_threads = kernel_.max_threads;
   program_->min_blocks = kernel_.min_blocks;
+  program_->cluster = kernel_.cluster;
   for (const auto& param : kernel_.params) program_->params.emplace_back(param->offset, param->bytes);
   return std::move(program_);
 }

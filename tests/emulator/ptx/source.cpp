@@ -159,6 +159,11 @@ class Parser {
         kernel_->max_threads = 1;
         split_at_commas(values,
                         [this](std::string_view v) { kernel_->max_threads *= std::atoi(std::string(v).c_str()); });
+      } else if (directive == ".reqnctapercluster") {
+        std::size_t axis = 0;
+        split_at_commas(values, [&](std::string_view v) {
+          kernel_->cluster.at(axis++) = static_cast<unsigned>(std::atoi(std::string(v).c_str()));
+        });
       } else if (directive == ".minnctapersm") {
         kernel_->min_blocks = std::atoi(std::string(values).c_str());
       }

@@ -2,6 +2,7 @@
 // PTX as it is written: declarations and statements, with names resolved to registers, symbols and labels.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -68,6 +69,7 @@ struct SourceKernel {
   std::int64_t static_shared = 0;
   int max_threads = 1024;
   int min_blocks = 1;
+  std::array<unsigned, 3> cluster = {1, 1, 1};  // blocks, where the kernel itself says so
 };
 
 struct SourceModule {
