@@ -29,6 +29,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "CODE_OF_CONDUCT.md": "conduct.md",
+    "tests/emulator/README.md": "emulator.md",
 }
 EXAMPLES = ("quickstart", "sentence_search", "gpt", "generate")
 PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES}
