@@ -75,12 +75,14 @@ class WideSums {
     }
   }
 
-  /// Scaled and converted, by way of `rows`, the stage of the last piece, which this warpgroup alone read.
+  /// Scaled and converted, by way of `rows`, the stage of the last piece, which this warpgroup alone read: each of its
+  /// warps read all of it.
   __device__ __forceinline__ void store(const Work& work, const Sums& sums, unsigned char* rows) {
     constexpr bool kOfV = role == WideRole::probabilities;
     const float factor = kOfV ? value_gradient_factor<C>(params_) : score::gradient_scale<C.rule>(params_, work.k.used);
     const int row = work.n * block_n(C);
     bool finite = true;
+    ptx::bar_sync(kWarpgroup + warpgroup_, kWarpgroupSize);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       finite = stage_rows<C.rule, kRowsPerWarpgroup>(sums[part], factor, work.k.used - row, rows + part * kPartBytes) &&
