@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm80/family.h"
 
+#include "gpu/auxiliary/after_cache_conversion.h"
+#include "gpu/auxiliary/convert_cache_variant.h"
 #include "gpu/plan/supported.h"
+#include "gpu/variant/architecture.h"
 #include "sm80/backward.h"
 #include "sm80/candidates.h"
 #include "sm80/forward.h"
@@ -9,6 +12,16 @@
 
 namespace strobe::sm80 {
 namespace {
+
+/// Narrower kernels convert K and V themselves.
+bool converts_ahead(const AttentionProblem& problem) {
+  return gpu::has_wide_heads(problem) && gpu::converts_cache(problem);
+}
+
+/// What the kernels of a forward are planned for.
+AttentionProblem kernels_problem(const AttentionProblem& problem) {
+  return converts_ahead(problem) ? gpu::with_converted_cache(problem) : problem;
+}
 
 class Sm80 final : public gpu::Family {
  public:
@@ -21,7 +34,8 @@ class Sm80 final : public gpu::Family {
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    return sm80::plan_forward(request);
+    return converts_ahead(request.problem) ? gpu::plan_after_conversion(request, sm80::plan_forward)
+                                           : sm80::plan_forward(request);
   }
 
   engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {
@@ -30,12 +44,13 @@ class Sm80 final : public gpu::Family {
 
   Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, const gpu::Choice& choice,
                       gpu::PackList& list) const override {
-    return sm80::list_kernels(problem, shape, choice, list);
+    if (converts_ahead(problem)) gpu::list_cache_conversion(problem, gpu::architecture_of(shape), list);
+    return sm80::list_kernels(kernels_problem(problem), shape, choice, list);
   }
 
   Result<std::vector<gpu::Candidate>> candidates(const AttentionProblem& problem,
                                                  const gpu::DeviceShape& shape) const override {
-    return sm80::candidates(problem, shape);
+    return sm80::candidates(kernels_problem(problem), shape);
   }
 };
 

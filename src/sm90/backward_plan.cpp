@@ -276,7 +276,7 @@ std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
 
 std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (!rule.bias || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
+  if (!rule.bias || rule.block_mask != 0 || config.wide || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
     return std::nullopt;
   }
   const bool is_narrow = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32;

@@ -3,7 +3,6 @@
 
 #include "gpu/auxiliary/after_cache_conversion.h"
 #include "gpu/call/override.h"
-#include "gpu/plan/converted_cache.h"
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/config.h"
 #include "sm90/backward.h"
@@ -47,15 +46,8 @@ class Sm90 final : public gpu::Family {
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    if (!converts_ahead(request.problem)) return sm90::plan_forward(request);
-    const AttentionProblem converted = gpu::with_converted_cache(request.problem);
-    const engine::PlannedCallResult call = sm90::plan_forward({.problem = converted,
-                                                               .device = request.device,
-                                                               .shape = request.shape,
-                                                               .family = request.family,
-                                                               .choice = request.choice,
-                                                               .reason = request.reason});
-    return gpu::after_cache_conversion(request.problem, request.device, call);
+    return converts_ahead(request.problem) ? gpu::plan_after_conversion(request, sm90::plan_forward)
+                                           : sm90::plan_forward(request);
   }
 
   engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {

@@ -36,6 +36,15 @@ Status check_stored_pages(const AttentionProblem& problem) {
                      name_of(problem.stored.dtype), problem.page_size, problem.has_leftpad_k ? " with leftpad_k" : "");
 }
 
+/// The kernels of these gradients hold rows of Q, K, V and dO whole in shared memory.
+Status check_wide_terms(const AttentionProblem& problem) {
+  if (!has_wide_heads(problem) || (!problem.wants_d_bias && problem.expression.gradients == 0)) return {};
+  return unsupported(
+      "{} given, head_dim is {} and head_dim_v {}: the sm90 kernels take up to {}; the sm80 kernels more",
+      problem.wants_d_bias ? "d_bias is" : "d_captures are", problem.head_dim, problem.head_dim_v,
+      gpu::kMostNarrowColumns);
+}
+
 /// Gradients on their way to dP are float16, and bfloat16 is too coarse for those of float16 tensors.
 Status check_slope(const AttentionProblem& problem) {
   if (problem.pass != Pass::backward || problem.dtype != DType::float16 || !gpu::text_rule(problem).wide_slope) {
@@ -56,6 +65,7 @@ Status check_supported(const AttentionProblem& problem) {
   }
   if (Status status = check_stored_pages(problem); !status.ok()) return status;
   if (Status status = check_slope(problem); !status.ok()) return status;
+  if (Status status = check_wide_terms(problem); !status.ok()) return status;
   if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
   if (Status status = gpu::check_normalization(problem); !status.ok()) return status;

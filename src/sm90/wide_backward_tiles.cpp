@@ -10,8 +10,9 @@ constexpr int kMostPanels = 16;
 
 /// Columns of K or V that the scores' warpgroup has registers for, as compiling shows.
 int wide_register_columns(const ScoreRule& rule) {
+  if (takes_scores(rule)) return 0;
   if (rule.varlen) return 64;
-  if (rule.dropout) return 128;
+  if (rule.dropout || rule.bias || rule.block_mask != 0 || has_text(rule)) return 128;
   return 192;  // log: bwd-wide-registers
 }
 

@@ -27,7 +27,7 @@ struct WideRegisters {
 
 /// What else than plain scores the consumer has registers for.
 bool is_crowded(const ScoreRule& rule) {
-  return rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap;
+  return rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap || rule.tree_mask;
 }
 
 /// Where V is K's first columns, one warp finds and loads all of a block, or two copy it.
@@ -49,6 +49,7 @@ WideRegisters wide_registers(const Config& config) {
   const bool copies = config.keys == forward::KeySource::page_rows;
   const bool crowded = is_crowded(rule);
   if (config.values_in_keys) return shared_registers(config);
+  if (has_text(rule)) return {copies ? 64 : 48, copies ? 128 : 144, 0};
   if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
   if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
   if (copies) return {64, 128, crowded ? 64 : 128};
@@ -93,7 +94,7 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
                           problem.head_dim >= problem.head_dim_v;
   if (!is_wide(tiles) || !has_widths || problem.heads_kv != 1) return std::nullopt;
   // These take registers that V's ring has, too.
-  if (rule.bias || rule.dropout || rule.block_mask != 0 || is_crowded(rule)) return std::nullopt;
+  if (rule.bias || rule.dropout || rule.block_mask != 0 || has_text(rule) || is_crowded(rule)) return std::nullopt;
   const bool splits = tiles.schedule == Schedule::split;
   const bool copies = tiles.keys == forward::KeySource::page_rows;
   if (rule.varlen && splits && copies) return std::nullopt;

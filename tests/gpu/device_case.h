@@ -34,9 +34,11 @@ inline AttentionCase plain_case(std::int64_t seqlen, std::int64_t head_dim, Caus
 /// Whether a GPU that has the case's forward has its gradients.
 inline bool has_gradients(const AttentionCase& attention) {
   constexpr std::int64_t kMostColumns = 512;
-  constexpr std::int64_t kMostUnderBias = 256;  // and under block masks
-  const std::int64_t columns = std::max(attention.head_dim, attention.head_dim_v);
-  return columns <= (attention.bias || attention.blocks ? kMostUnderBias : kMostColumns);
+  const std::int64_t most_of_terms = tested_family() == Family::sm90 ? 256 : kMostColumns;  // d_bias and d_captures
+  const bool of_terms =
+      (attention.bias && attention.bias->wants_gradient) ||
+      (attention.text && std::ranges::any_of(attention.text->captures, &CapturedTensor::wants_gradient));
+  return std::max(attention.head_dim, attention.head_dim_v) <= (of_terms ? most_of_terms : kMostColumns);
 }
 
 class DeviceCase {

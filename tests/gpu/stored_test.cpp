@@ -5,6 +5,8 @@
 
 #include <iostream>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "attention/cache_copy.h"
 #include "attention/random.h"
@@ -47,6 +49,17 @@ StoredCase gpu_stored_case(std::uint64_t seed) {
   return c;
 }
 
+/// Heads of more than 256 columns, whose cache is converted first.
+StoredCase wide_stored_case(std::uint64_t seed) {
+  StoredCase c = gpu_stored_case(seed);
+  Random of_group(seed / kSeedsOfStored);
+  std::tie(c.head_dim, c.head_dim_v) =
+      of_group.one_of<std::pair<std::int64_t, std::int64_t>>({{512, 512}, {576, 512}, {320, 256}, {64, 512}});
+  c.packed = false;
+  c.fill(seed);
+  return c;
+}
+
 std::string describe(const StoredCase& c) {
   return "batch " + std::to_string(c.batch) + ", heads " + std::to_string(c.heads_q) + "/" +
          std::to_string(c.heads_kv) + ", queries " + std::to_string(c.seqlen_q) + ", keys " +
@@ -55,7 +68,28 @@ std::string describe(const StoredCase& c) {
          std::to_string(c.v_rows) + (c.packed ? ", packed" : "") + (c.used ? ", used lengths" : "");
 }
 
-class GpuStored : public FamilyTest {};
+class GpuStored : public FamilyTest {
+ protected:
+  /// False where it fails.
+  bool matches_reference(const ForwardArguments& arguments, const StoredCase& c, std::uint64_t seed) const {
+    SCOPED_TRACE(describe(c));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    DeviceCache call(arguments, device());
+    call.run(c.options, stream());
+    if (!HasFailure()) call.expect_matches(arguments, c.options);
+    if (HasFailure()) ADD_FAILURE() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
+    return !HasFailure();
+  }
+
+  /// In pages of any size, by TMA and row by row, with left padding and without.
+  bool pages_match_reference(StoredCase c, std::uint64_t seed) const {
+    c.packed = c.used = c.bias = false;
+    c.k_rows = c.v_rows = c.seqlen_k;
+    c.fill(seed);
+    Random random(seed);
+    return matches_reference(CacheCopy(c.with_outputs(c.stored()), CacheKind::pages, random).arguments(), c, seed);
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(, GpuStored, kFamilies, family_name);
 
@@ -63,33 +97,25 @@ TEST_P(GpuStored, RandomCallsMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(200);
   for (const std::uint64_t seed : seeds) {
     StoredCase c = gpu_stored_case(seed);
-    SCOPED_TRACE(describe(c));
-    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
-    const ForwardArguments arguments = c.with_outputs(c.stored());
-    DeviceCache call(arguments, device());
-    call.run(c.options, stream());
-    if (!HasFailure()) call.expect_matches(arguments, c.options);
-    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
+    if (!matches_reference(c.with_outputs(c.stored()), c, seed)) return;
   }
   std::cout << seeds.size() << " configurations\n";
 }
 
-/// Of any size, by TMA and row by row, with left padding and without.
 TEST_P(GpuStored, PagesMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(100);
   for (const std::uint64_t seed : seeds) {
-    StoredCase c = gpu_stored_case(seed);
-    c.packed = c.used = c.bias = false;
-    c.k_rows = c.v_rows = c.seqlen_k;
-    c.fill(seed);
-    SCOPED_TRACE(describe(c));
-    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
-    Random random(seed);
-    const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random);
-    DeviceCache call(pages.arguments(), device());
-    call.run(c.options, stream());
-    if (!HasFailure()) call.expect_matches(pages.arguments(), c.options);
-    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
+    if (!pages_match_reference(gpu_stored_case(seed), seed)) return;
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+TEST_P(GpuStored, WideHeadsMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(100);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = wide_stored_case(seed);
+    if (!matches_reference(c.with_outputs(c.stored()), c, seed)) return;
+    if (!pages_match_reference(c, seed)) return;
   }
   std::cout << seeds.size() << " configurations\n";
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "gpu/call/request.h"
+#include "gpu/plan/converted_cache.h"
 #include "runtime/device.h"
 
 namespace strobe::gpu {
@@ -10,5 +12,18 @@ namespace strobe::gpu {
 /// `call`, planned for with_converted_cache(problem), after the conversion.
 engine::PlannedCallResult after_cache_conversion(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                                  const engine::PlannedCallResult& call);
+
+/// A request for with_converted_cache(request.problem), as `plan` plans it, after the conversion.
+template <class Plan>
+engine::PlannedCallResult plan_after_conversion(const Request& request, const Plan& plan) {
+  const AttentionProblem converted = with_converted_cache(request.problem);
+  return after_cache_conversion(request.problem, request.device,
+                                plan(Request{.problem = converted,
+                                             .device = request.device,
+                                             .shape = request.shape,
+                                             .family = request.family,
+                                             .choice = request.choice,
+                                             .reason = request.reason}));
+}
 
 }  // namespace strobe::gpu

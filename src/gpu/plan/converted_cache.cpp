@@ -4,6 +4,7 @@
 #include "call/workspace.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/few_queries.h"
+#include "gpu/plan/supported.h"
 #include "kernels/auxiliary/convert_cache_params.h"
 
 namespace strobe::gpu {
@@ -14,16 +15,17 @@ Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
 
 bool converts_cache(const AttentionProblem& problem) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  constexpr std::int64_t kMostWideBytes = std::int64_t{1} << 33;  // as there is no other way
   // A key takes about as long to convert as so many query rows to multiply. log: stored-conversion-ahead
   constexpr std::int64_t kLeastRows = 512;
   const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && !problem.packed_k &&
-                        !problem.has_leftpad_k && !problem.row_invariant && problem.dtype != DType::float32 &&
-                        problem.modifiers.block_size == 0;
+                        !problem.row_invariant && problem.dtype != DType::float32 && problem.modifiers.block_size == 0;
   if (!is_cache || problem.batch == 0 || problem.heads_kv == 0 || problem.seqlen_k == 0) return false;
   if (problem.head_dim % auxiliary::kConvertedElements != 0) return false;
   if (problem.head_dim_v % auxiliary::kConvertedElements != 0) return false;
-  if (!(converted_bytes(problem, problem.head_dim) + converted_bytes(problem, problem.head_dim_v)).at_most(kMostBytes))
-    return false;
+  const Checked bytes = converted_bytes(problem, problem.head_dim) + converted_bytes(problem, problem.head_dim_v);
+  if (has_wide_heads(problem)) return bytes.at_most(kMostWideBytes);
+  if (problem.has_leftpad_k || !bytes.at_most(kMostBytes)) return false;
   const Checked rows = Checked(problem.total_q) * (problem.heads_q / problem.heads_kv);
   const Checked products = rows * most_visible_keys(problem, score_rule(problem));
   const Checked keys = Checked(problem.batch) * problem.seqlen_k;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards of many query rows over K and V stored in 8 bits: a kernel converts the cache to 16 bits, and the forward
-// reads what it wrote.
+// Forwards of many query rows, or of wide heads, over K and V stored in 8 bits: a kernel converts the cache to 16 bits,
+// and the forward reads what it wrote.
 #pragma once
 
 #include "call/checked.h"
@@ -9,7 +9,8 @@
 namespace strobe::gpu {
 
 /// Whether a cache is converted before the forward. Its keys are then read and written once more, which takes less time
-/// than a conversion in every tile of query rows where there are many of them.
+/// than a conversion in every tile of query rows where there are many of them. Kernels of wide heads have no
+/// conversion.
 bool converts_cache(const AttentionProblem& problem);
 
 /// The problem that the forward solves where its cache was converted: `problem` where it was not.

@@ -61,12 +61,6 @@ Status check_wide(const AttentionProblem& problem, std::string_view family) {
   };
   if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
   if (problem.row_invariant) return lacks("row_invariant");
-  if (problem.expression.given()) return lacks("modifiers.function");
-  if (!is_normalized(problem)) return lacks("normalize none");
-  if (problem.has_tree_mask) return lacks("tree masks");
-  if (problem.pass == Pass::forward) return {};
-  if (problem.modifiers.has_bias) return lacks("gradients under a bias");
-  if (problem.modifiers.block_size != 0) return lacks("gradients under a block mask");
   return {};
 }
 

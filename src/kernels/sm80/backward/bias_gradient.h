@@ -27,12 +27,12 @@ class BiasGradient {
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr int kWarpQueries = C.block_m / C.column_warps;
-  static constexpr int kParts = kWarpQueries / C.part_m;
+  static constexpr int kParts = warp_parts(C);
 
   __device__ __forceinline__ static int key_row() { return warp_of_cta() / C.column_warps * C.rows_per_warp; }
+  __device__ __forceinline__ static int column_warp() { return warp_of_cta() % C.column_warps; }
   __device__ __forceinline__ static int query_row(int part) {
-    return warp_of_cta() % C.column_warps * kWarpQueries + part * C.part_m;
+    return column_warp() * warp_queries(C) + part * C.part_m;
   }
 
   /// What the pairs of one sequence and head add.
@@ -54,6 +54,9 @@ class BiasGradient {
     start_rows<C>(params_, sequence, head, tile_.m, smem_, 0);
     ptx::cp_async_wait_all();
     __syncthreads();
+    if (!computes_scores(C, column_warp())) {
+      return;
+    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       __syncwarp();  // else ptxas mixes parts, and runs out of registers
@@ -104,6 +107,9 @@ class BiasGradient {
   }
 
   __device__ __forceinline__ void store(const BiasGradientParams& bias) const {
+    if (!computes_scores(C, column_warp())) {
+      return;
+    }
     float* const plane = bias.data + tile_.sequence * bias.batch_stride + tile_.head * bias.head_stride;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {

@@ -40,16 +40,18 @@ class CaptureGradient {
     start_rows<C>(params_, work.sequence, tile_.head, tile_.m, smem_, 0);
     ptx::cp_async_wait_all();
     __syncthreads();
+    const int column_warp = warp_of_cta() % C.column_warps;
+    if (!computes_scores(C, column_warp)) {
+      return;
+    }
 #pragma unroll 1
-    for (int part = 0; part < kParts; ++part) {
-      add_part(work, warp_of_cta() % C.column_warps * kWarpQueries + part * C.part_m);
+    for (int part = 0; part < warp_parts(C); ++part) {
+      add_part(work, column_warp * warp_queries(C) + part * C.part_m);
     }
   }
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr int kWarpQueries = C.block_m / C.column_warps;
-  static constexpr int kParts = kWarpQueries / C.part_m;
 
   __device__ __forceinline__ void add_part(const Work& work, int row) const {
     const int key_row = warp_of_cta() / C.column_warps * C.rows_per_warp;

@@ -47,6 +47,13 @@ constexpr int score_warps(const Config& c) {
   const int parts = c.block_m / c.part_m;
   return parts < c.column_warps ? parts : c.column_warps;
 }
+/// Whether the warp of that number, of those that share keys, is one of them.
+constexpr bool computes_scores(const Config& c, int column_warp) {
+  return score_warps(c) == c.column_warps || column_warp < score_warps(c);
+}
+/// Queries of a step whose scores a warp computes, and in how many parts.
+constexpr int warp_queries(const Config& c) { return c.block_m / score_warps(c); }
+constexpr int warp_parts(const Config& c) { return warp_queries(c) / c.part_m; }
 /// Columns of dK and dV that a warp holds.
 constexpr int key_columns(const Config& c) { return c.head_dim / c.column_warps; }
 constexpr int value_columns(const Config& c) { return c.head_dim_v / c.column_warps; }

@@ -49,7 +49,7 @@ class TileBackward {
           start(next, stage_ ^ 1);
         }
       };
-      if (score_warps(C) == C.column_warps || column_warp() < score_warps(C)) {
+      if (computes_scores(C, column_warp())) {
         compute_parts(dk, dv, step, before_stores);
       } else {
         before_stores();
@@ -79,8 +79,7 @@ class TileBackward {
   using KeyGradient = float[fragments(C)][key_columns(C) / 2];
   using ValueGradient = float[fragments(C)][value_columns(C) / 2];
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr int kWarpQueries = C.block_m / score_warps(C);  // whose scores a warp computes
-  static constexpr int kParts = kWarpQueries / C.part_m;
+  static constexpr int kParts = warp_parts(C);
 
   __device__ __forceinline__ int query_head(const Step& step) const {
     return work_.head_kv * params_.heads_per_kv + step.head;
@@ -128,7 +127,7 @@ class TileBackward {
                                                 const BeforeStores& before_stores) {
 #pragma unroll 1  // else ptxas mixes parts, and runs out of registers
     for (int part = 0; part < kParts; ++part) {
-      const int row = column_warp() * kWarpQueries + part * C.part_m;
+      const int row = column_warp() * warp_queries(C) + part * C.part_m;
       Operand<C> p[fragments(C)], ds[fragments(C)];
       compute_part(step, row, p, ds);
       if (part == 0) {

@@ -68,6 +68,18 @@ class SharedRows {
 
   /// By all threads of the CTA, at the end: sums and largest scores become those of all of the rows' keys.
   __device__ __forceinline__ void finish(Softmax<C> (&softmax)[fragments(C)]) const {
+    if constexpr (C.rule.normalized) {
+      finish_sums(softmax);
+    } else {
+      __syncthreads();
+    }
+  }
+
+  static constexpr auto kAdd = [](float x, float y) { return x + y; };
+  static constexpr auto kHigher = [](float x, float y) { return fmaxf(x, y); };
+
+ private:
+  __device__ __forceinline__ void finish_sums(Softmax<C> (&softmax)[fragments(C)]) const {
     Numbers numbers;
     for_each_row(softmax, [&](Softmax<C>& rows, int f, int r) { numbers[f][r] = of_quad(rows.sum[r], kAdd); });
     exchange(numbers, kAdd);
@@ -79,10 +91,6 @@ class SharedRows {
     }
   }
 
-  static constexpr auto kAdd = [](float x, float y) { return x + y; };
-  static constexpr auto kHigher = [](float x, float y) { return fmaxf(x, y); };
-
- private:
   __device__ __forceinline__ float& at(int column, int f, int r) const {
     return numbers_[column * block_m(C) + f * kFragmentRows + score::fragment_row(r)];
   }

@@ -107,6 +107,13 @@ class SlicedForward {
 
   /// Raises the rows' maxima where scores of any warp pass them; what was summed before shrinks.
   __device__ __forceinline__ void shift(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s, bool sees) const {
+    if constexpr (C.rule.normalized) {
+      raise_passed_maxima(o, softmax, s, sees);
+    }
+  }
+
+  __device__ __forceinline__ void raise_passed_maxima(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s,
+                                                      bool sees) const {
     const float scale = score::remaining_scale<C.rule>(params_.score);
     Highest highest;
     bool passes = false;

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "attention/random.h"
 #include "attention/seeds.h"
+#include "expression/formula.h"
 #include "gpu/auxiliary/append_variant.h"
 #include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
@@ -21,6 +24,7 @@
 #include "sm80/forward_plan.h"
 #include "sm80/forward_variant.h"
 #include "sm80/supported.h"
+#include "strobe/expression.h"
 
 namespace strobe::test {
 namespace {
@@ -85,10 +89,23 @@ Result<runtime::Variant> forward_of(const AttentionProblem& problem, const gpu::
   return sm80::forward_variant(*config, shape);
 }
 
-Result<runtime::Variant> backward_of(const AttentionProblem& problem, const gpu::DeviceShape& shape) {
+/// A kernel of a plan for the gradients.
+Result<runtime::Variant> gradient_variant_for(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                                              Random& random) {
   const Result<sm80::backward::Config> config = sm80::backward_config(problem, shape);
   if (!config.ok()) return config.status();
-  return sm80::backward_variant(*config, shape);
+  if (config->rule.bias && random.chance(0.5)) return sm80::bias_gradient_variant(*config, shape);
+  return random.chance(0.2) ? sm80::finish_variant(*config, shape) : sm80::backward_variant(*config, shape);
+}
+
+/// A text in the place of a tree mask.
+void set_text(AttentionProblem& problem, Random& random) {
+  const auto& [score, mask] =
+      random.one_of<std::pair<const char*, const char*>>({{"score + bias[head][q - k + q_len - 1]", ""},
+                                                          {"30 * tanh(score / 30) + 0.1 * score", "k <= q || k < 512"},
+                                                          {"", "k <= q && document[k] == document[q]"}});
+  const std::vector<CaptureType> captures{{"bias", DType::float32, 2}, {"document", DType::int32, 1}};
+  problem.expression.formula = ScoreFunction::parse(score, mask, captures)->formula();
 }
 
 /// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
@@ -97,10 +114,7 @@ Result<runtime::Variant> variant_for(const AttentionProblem& problem, const gpu:
     const bool few = random.chance(0.5);
     return forward_of(few ? few_queries_of(problem, random) : problem, shape);
   }
-  const Result<sm80::backward::Config> config = sm80::backward_config(narrow_floats(problem), shape);
-  if (!config.ok()) return config.status();
-  if (config->rule.bias && random.chance(0.5)) return sm80::bias_gradient_variant(*config, shape);
-  return random.chance(0.2) ? sm80::finish_variant(*config, shape) : sm80::backward_variant(*config, shape);
+  return gradient_variant_for(narrow_floats(problem), shape, random);
 }
 
 class Sm80Compile : public testing::Test {
@@ -114,14 +128,15 @@ class Sm80Compile : public testing::Test {
     store_.emplace(*sources, std::vector<runtime::KernelPack>(), runtime::DiskCache(), runtime::nvrtc);
   }
 
-  void expect_no_local_memory(const runtime::Variant& variant) const {
+  /// `most_bytes`: of registers that may be spilled.
+  void expect_no_local_memory(const runtime::Variant& variant, int most_bytes = 0) const {
     std::string log;
     const Result<std::string> image = store_->compile(variant, *nvrtc_, &log);
     ASSERT_TRUE(image.ok()) << image.status().message();
     const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
     ASSERT_TRUE(report.has_value()) << log;
-    EXPECT_EQ(report->spill_bytes, 0);
-    EXPECT_EQ(report->stack_bytes, 0);
+    EXPECT_LE(report->spill_bytes, most_bytes);
+    EXPECT_LE(report->stack_bytes, most_bytes);
   }
 
  private:
@@ -142,7 +157,7 @@ TEST_F(Sm80Compile, KeepsEverythingInRegisters) {
   }
 }
 
-// Heads of more than 256 columns.
+// Heads of more than 256 columns. Beside O a text leaves registers for few options.
 TEST_F(Sm80Compile, KeepsWideHeadsInRegisters) {
   for (const std::uint64_t seed : chosen_seeds(12)) {
     Random random(seed);
@@ -152,20 +167,21 @@ TEST_F(Sm80Compile, KeepsWideHeadsInRegisters) {
     problem.has_tree_mask = false;
     problem.head_dim = random.one_of<std::int64_t>({512, 512, 576, 64, 384});
     problem.head_dim_v = problem.head_dim == 384 ? 384 : 512;
-    const bool forward = random.chance(0.7);
+    const bool forward = random.chance(0.5);
     if (!forward) {
       problem.head_dim = std::min<std::int64_t>(problem.head_dim, 512);
-      problem.modifiers.has_bias = false;
-      problem.modifiers.block_size = 0;
     } else if (random.chance(0.4)) {
       problem = few_queries_of(problem, random);
     }
+    constexpr int kMostOfTexts = 48;
+    const bool has_text = random.chance(0.4);
+    if (has_text) set_text(problem, random);
     problem.pass = forward ? Pass::forward : Pass::backward;
     const Result<runtime::Variant> variant =
-        forward ? forward_of(problem, device.shape) : backward_of(problem, device.shape);
+        forward ? forward_of(problem, device.shape) : gradient_variant_for(problem, device.shape, random);
     ASSERT_TRUE(variant.ok()) << variant.status().message();
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant->name);
-    expect_no_local_memory(*variant);
+    expect_no_local_memory(*variant, has_text ? kMostOfTexts : 0);
     if (HasFailure()) return;
   }
 }

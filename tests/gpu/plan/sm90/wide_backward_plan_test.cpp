@@ -87,11 +87,12 @@ TEST(Sm90WideBackwardPlan, NamesWhatItLacks) {
     change(problem);
     return std::string(backward_config(problem).status().message());
   };
-  const std::string begin = "head_dim is 512 and head_dim_v 512: above 256 columns the sm90 kernels have no ";
-  EXPECT_EQ(rejection([](AttentionProblem& p) { p.modifiers.has_bias = true; }),
-            begin + "gradients under a bias; the cpu engine has");
-  EXPECT_EQ(rejection([](AttentionProblem& p) { p.modifiers.block_size = 64; }),
-            begin + "gradients under a block mask; the cpu engine has");
+  const std::string end =
+      " given, head_dim is 512 and head_dim_v 512: the sm90 kernels take up to 256; the sm80 kernels more";
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.modifiers.has_bias = p.wants_d_bias = true; }), "d_bias is" + end);
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.expression.gradients = 1; }), "d_captures are" + end);
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.modifiers.has_bias = true; }), "");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.modifiers.block_size = 64; }), "");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 520; }),
             "head_dim is 520: the gpu engine takes multiples of 8 up to 512, the cpu engine all up to 576");
 }

@@ -54,19 +54,11 @@ class GradientRole : Role<C> {
  private:
   /// dS = P (dP - D), in the place of dP; D comes scaled as P is.
   __device__ __forceinline__ void take_over(const ScoreBlock<C>& block, Scores<C>& dp, const RowNumbers<C>& d_sum) {
-    constexpr bool kDraws = C.rule.dropout && !marks_dropped(C.rule);
-    constexpr int kPart = kDraws ? kDropoutColumns : C.block_m;  // queries that are drawn for at a time
     wait<C>(barriers_.handed_full[p_.stage], p_.parity);
     const uint4* chunks = this->exchanged(p_.stage);
-#pragma unroll
-    for (int first = 0; first < C.block_m; first += kPart) {
-      const GradientDropout<C, kPart, kDraws> dropout(block, first);
-#pragma unroll
-      for (int i = 0; i < kPart / 16; ++i) {
-        score_gradients<C>(dp, d_sum, chunks[(first / 16 + i) * kWarpgroupSize], first / 16 + i,
-                           [&](const float* two, int half, int r) { return dropout.kept(two, 2 * i + half, r); });
-      }
-    }
+    for_each_kept_part<C>(block, [&](int i, const auto& kept) __attribute__((always_inline)) {
+      score_gradients<C>(dp, d_sum, chunks[i * kWarpgroupSize], i, kept);
+    });
     __syncwarp();
     arrive<C>(barriers_.handed_empty[p_.stage]);
   }

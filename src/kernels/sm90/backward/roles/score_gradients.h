@@ -34,6 +34,22 @@ __device__ __forceinline__ void score_gradients(Scores<C>& dp, const RowNumbers<
   }
 }
 
+/// visit(i, kept) for each sixteen queries of a step, with what score_gradients() asks for: what is dropped is drawn
+/// where P's signs do not say it, of a part of the queries at a time.
+template <Config C, typename Visit>
+__device__ __forceinline__ void for_each_kept_part(const ScoreBlock<C>& block, const Visit& visit) {
+  constexpr bool kDraws = C.rule.dropout && !marks_dropped(C.rule);
+  constexpr int kPart = kDraws ? kDropoutColumns : C.block_m;
+#pragma unroll
+  for (int first = 0; first < C.block_m; first += kPart) {
+    const GradientDropout<C, kPart, kDraws> dropout(block, first);
+#pragma unroll
+    for (int i = 0; i < kPart / 16; ++i) {
+      visit(first / 16 + i, [&](const float* two, int half, int r) { return dropout.kept(two, 2 * i + half, r); });
+    }
+  }
+}
+
 /// A step's dS in `tile` to its place, by one thread; `head`: of the group that reads the key head.
 template <Config C>
 __device__ __forceinline__ void send_score_gradients(const Params& params, const Work& work, int head, int m,

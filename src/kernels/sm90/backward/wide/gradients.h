@@ -19,7 +19,7 @@ class WideGradients : WideScores<C, WideRole::gradients> {
   __device__ __forceinline__ void run(const Work& work) {
     this->take_keys();
     bool started = false;
-    for_each_wide_step(params_, work, [&](int head, int m) __attribute__((always_inline)) {
+    for_each_wide_step<C>(params_, work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> dp;
       this->issue_product(dp, started);
       started = true;
@@ -28,7 +28,7 @@ class WideGradients : WideScores<C, WideRole::gradients> {
       scale_sums<C>(d_sum, kProbabilityScale * (C.rule.dropout ? params_.score.dropout.keep_probability : 1.0F));
       this->release_rows();
       this->finish_product(dp);
-      take_over(dp, d_sum);
+      take_over(ScoreBlock<C>(params_, work, work.sequence * params_.heads + head, work.n * block_n(C), m), dp, d_sum);
       Operand<C> ds;
       score::to_operand<C.rule.element>(ds, dp);
       put_and_send(work, head, m, ds);
@@ -41,13 +41,11 @@ class WideGradients : WideScores<C, WideRole::gradients> {
 
  private:
   /// dS = P (dP - D), in the place of dP; D comes scaled as P is.
-  __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
+  __device__ __forceinline__ void take_over(const ScoreBlock<C>& block, Scores<C>& dp, const RowNumbers<C>& d_sum) {
     wait_for_peer<C>(barriers_.handed_full[handed_.stage], handed_.parity);
-#pragma unroll
-    for (int i = 0; i < C.block_m / 16; ++i) {
-      score_gradients<C>(dp, d_sum, *reinterpret_cast<const uint4*>(this->handed_chunk(i)), i,
-                         [](const float* two, int, int) { return float2{two[0], two[1]}; });
-    }
+    for_each_kept_part<C>(block, [&](int i, const auto& kept) __attribute__((always_inline)) {
+      score_gradients<C>(dp, d_sum, *reinterpret_cast<const uint4*>(this->handed_chunk(i)), i, kept);
+    });
     __syncwarp();
     arrive_at_peer<C>(barriers_.handed_empty[handed_.stage], WideRole::probabilities);
     handed_.advance();

@@ -50,7 +50,7 @@ __device__ __forceinline__ void run_wide(const TensorMaps& maps, const Params& p
   constexpr WideRegisterBudget kRegisters = wide_register_budget(C.rule);
   ptx::griddepcontrol_wait();
   const Work work = work_of<C>(params, static_cast<int>(blockIdx.x) / ctas_per_item(C));
-  const bool computes = wide_steps(params, work) > 0;
+  const bool computes = has_wide_steps<C>(params, work);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<kRegisters.producer>();
     if (computes && threadIdx.x == 0) {
@@ -84,7 +84,7 @@ template <Config C>
 __global__ void __cluster_dims__(ctas_per_item(C), 1, 1) __launch_bounds__(threads_per_block(C), 1)
     wide_kernel(const __grid_constant__ TensorMaps maps,
                 const __grid_constant__ sequence::KernelParams<C.rule, Params> params) {
-  static_assert(C.wide && C.by_roles && !C.shares_keys && C.bias_stages == 0 && C.rule.block_mask == 0);
+  static_assert(C.wide && C.by_roles && !C.shares_keys && C.bias_stages == 0 && C.rule.block_mask % block_n(C) == 0);
   extern __shared__ __align__(1024) unsigned char smem[];
   constexpr int kBarriers = wide_smem_plan(C).barriers;
   auto& barriers = *reinterpret_cast<WideBarriers<C>*>(smem + kBarriers);

@@ -19,13 +19,15 @@ class WideProbabilities : WideScores<C, WideRole::probabilities> {
   __device__ __forceinline__ void run(const Work& work) {
     this->take_keys();
     bool started = false;
-    for_each_wide_step(params_, work, [&](int head, int m) __attribute__((always_inline)) {
+    for_each_wide_step<C>(params_, work, [&](int head, int m) __attribute__((always_inline)) {
       const ScoreBlock<C> block(params_, work, work.sequence * params_.heads + head, work.n * block_n(C), m);
       Scores<C> s;
       Operand<C> p;
+      StepBias<C> bias;
+      bias.fetch(block);
       this->issue_product(s, started);
       started = true;
-      make_probabilities<has_large_rows>(block, m, s, p);
+      make_probabilities<has_large_rows>(block, m, bias, s, p);
       hand_over(block, s, p);
       this->wait_for_block();
       this->put(p);
@@ -36,29 +38,31 @@ class WideProbabilities : WideScores<C, WideRole::probabilities> {
  private:
   /// P in `s`, and of softcapped scores as operand `p`, where `s` becomes P times softcap's derivative.
   template <bool has_large_rows>
-  __device__ __forceinline__ void make_probabilities(const ScoreBlock<C>& block, int m, Scores<C>& s, Operand<C>& p) {
+  __device__ __forceinline__ void make_probabilities(const ScoreBlock<C>& block, int m, StepBias<C>& bias, Scores<C>& s,
+                                                     Operand<C>& p) {
     RowNumbers<C> lse_log2;
     if constexpr (!has_hi_lo_lse(C)) {
       this->load_rows(lse_log2);
       scale_probabilities<C>(lse_log2);
     }
     this->finish_product(s);
-    const bool masked = !block.work.template sees_all<C.rule>(m);
+    const bool masked = (C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(m);
     const bool large = has_large_rows && block.has_large_rows();
     if constexpr (has_hi_lo_lse(C)) {
       difference_probabilities<C>(block, masked, large, s);
     } else {
-      StepBias<C> no_bias;
-      probabilities<C>(block, masked, large, s, p, lse_log2, no_bias);
+      probabilities<C>(block, masked, large, s, p, lse_log2, bias);
     }
     this->release_rows();
   }
 
-  /// P to the other CTA, which sees what is dropped by its sign, and as operand of dV, without what is dropped.
+  /// P to the other CTA, which may see what is dropped by its sign, and as operand of dV, without what is dropped.
   __device__ __forceinline__ void hand_over(const ScoreBlock<C>& block, const Scores<C>& s, Operand<C>& p) {
     if constexpr (C.rule.dropout) {
       const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
-      send_halves(s, [&](uint32_t halves, int i, int j) { return score::mark_dropped(halves, slices, i, j); });
+      send_halves(s, [&](uint32_t halves, int i, int j) {
+        return marks_dropped(C.rule) ? score::mark_dropped(halves, slices, i, j) : halves;
+      });
       to_operand(p, s);
       drop<C>(p, slices);
     } else {

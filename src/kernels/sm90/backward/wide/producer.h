@@ -37,7 +37,7 @@ class WideProducer {
                           barriers_.resident_full);
       }
     }
-    for_each_wide_step(params_, work_, [&](int head, int m) {
+    for_each_wide_step<C>(params_, work_, [&](int head, int m) {
       feed_rows(head, m);
       for (int panel = 0; panel < panels; ++panel) {
         feed_panel(maps_.columns, queries_.box(panel * kPanelColumns, m * C.block_m, head));
@@ -49,7 +49,7 @@ class WideProducer {
   __device__ __forceinline__ void feed_sums() {
     constexpr int kColumns = half_columns(C, role);
     const int last = last_panel(existing_sum_columns<role>(params_));
-    for_each_wide_step(params_, work_, [&](int head, int m) {
+    for_each_wide_step<C>(params_, work_, [&](int head, int m) {
       for (int half = 0; half < kSumWarpgroups; ++half) {
         uint64_t& full = barriers_.piece_full[piece_.stage];
         wait<C>(barriers_.piece_empty[piece_.stage], piece_.parity);

@@ -2,6 +2,7 @@
 // The walk of a pair over its steps, which all of its warpgroups take alike.
 #pragma once
 
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/wide/barriers.h"
@@ -9,23 +10,33 @@
 
 namespace strobe::sm90::backward {
 
-/// Steps of the item: blocks of queries of all query heads that read the key head.
-__device__ __forceinline__ int wide_steps(const Params& params, const Work& work) {
-  return max(work.steps(), 0) * params.heads_per_kv;
-}
-
-/// Calls body(head, m) for every step; `head`: of all of a sequence.
-template <typename Body>
+/// Calls body(head, m) for every step: blocks of queries of all query heads that read the key head, less those that a
+/// block mask hides. `head`: of all of a sequence. Warps and single threads walk alike.
+template <Config C, typename Body>
 __device__ __forceinline__ void for_each_wide_step(const Params& params, const Work& work, Body body) {
   int m = work.m_begin;
   int head = work.head_kv * params.heads_per_kv;
 #pragma unroll 1
-  for (int remaining = wide_steps(params, work); remaining > 0; --remaining) {
-    body(head, m);
+  for (int remaining = max(work.steps(), 0) * params.heads_per_kv; remaining > 0; --remaining) {
+    if (score::shows_pair<C.rule>(params.blocks, work.sequence, head, m * C.block_m, work.n * block_n(C))) {
+      body(head, m);
+    }
     if (++m == work.m_end) {
       m = work.m_begin;
       ++head;
     }
+  }
+}
+
+/// Whether there is a step.
+template <Config C>
+__device__ __forceinline__ bool has_wide_steps(const Params& params, const Work& work) {
+  if constexpr (C.rule.block_mask == 0) {
+    return work.steps() > 0;
+  } else {
+    bool any = false;
+    for_each_wide_step<C>(params, work, [&](int, int) { any = true; });
+    return any;
   }
 }
 

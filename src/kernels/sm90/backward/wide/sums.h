@@ -24,12 +24,11 @@ class WideSums {
     Sums sums;
     unsigned char* last = nullptr;
     bool started = false;
-#pragma unroll 1
-    for (int remaining = wide_steps(params_, work); remaining > 0; --remaining) {
+    for_each_wide_step<C>(params_, work, [&](int, int) __attribute__((always_inline)) {
       last = smem_ + kPlan.pieces + piece_.stage * kPlan.piece_bytes;
       multiply(sums, started);
       started = true;
-    }
+    });
     store(work, sums, last);
   }
 
