@@ -210,6 +210,13 @@ std::span<const Tiles> invariant_tiles_of(std::int64_t rows) {
 
 /// The first that fits. The last one does always.
 void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  if (gpu::has_wide_heads(problem)) {  // one CTA has all keys of a tile
+    for (const Tiles& tiles : invariant_sliced_tiles_of(rows_of(problem, config))) {
+      config = with(config, tiles);
+      if (fits(config, shape)) return;
+    }
+    return;
+  }
   const int widest = std::max(config.head_dim, config.head_dim_v);
   const int keys = keys_per_step(widest);
   config.segment_blocks = gpu::segment_blocks(problem, widest, keys);

@@ -39,6 +39,12 @@ constexpr Tiles kSixteenRows[] = {sliced(4, 16, 4, 64, 128, 5, 2), sliced(4, 16,
                                   sliced(4, 16, 4, 64, 64, 9, 2),  sliced(4, 16, 4, 64, 64, 5, 2),
                                   sliced(4, 16, 4, 64, 64, 3, 1),  sliced(2, 16, 2, 64, 64, 3, 1)};
 
+constexpr Tiles kInvariantMany[] = {sliced(8, 16, 2, 64, 128, 5, 1), sliced(8, 16, 2, 64, 64, 8, 1),
+                                    sliced(8, 16, 2, 64, 64, 3, 1), sliced(8, 16, 2, 64, 64, 2, 1),
+                                    sliced(4, 16, 2, 64, 64, 3, 1)};
+constexpr Tiles kInvariantFew[] = {sliced(4, 16, 2, 64, 64, 3, 2), sliced(4, 16, 2, 64, 64, 3, 1),
+                                   sliced(2, 16, 2, 64, 64, 3, 1)};
+
 }  // namespace
 
 void choose_sliced_columns(forward::Config& config, const AttentionProblem& problem) {
@@ -49,6 +55,10 @@ void choose_sliced_columns(forward::Config& config, const AttentionProblem& prob
 std::span<const Tiles> sliced_tiles_of(std::int64_t rows) {
   if (rows <= 16) return kSixteenRows;
   return rows <= 32 ? std::span<const Tiles>(kThirtyTwoRows) : kManyRows;
+}
+
+std::span<const Tiles> invariant_sliced_tiles_of(std::int64_t rows) {
+  return rows <= 32 ? std::span<const Tiles>(kInvariantFew) : kInvariantMany;
 }
 
 }  // namespace strobe::sm80

@@ -143,10 +143,10 @@ bool cuts_alike(const Config& a, const Config& b) {
 }
 
 Config own_tiles(const Config& call, const AttentionProblem& problem) {
+  if (has_wide_heads(problem)) return with_wide_tiles(call);
   if (call.rule.row_invariant) return with_row_invariant_tiles(call, problem);
   if (eight_bit(call)) return with_eight_bit_tiles(call, problem);
   if (converts(call)) return with_stored_tiles(call, problem);
-  if (has_wide_heads(problem)) return with_wide_tiles(call);
   return first_that_fits(call, candidates(problem, call), fits);
 }
 

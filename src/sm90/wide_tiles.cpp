@@ -51,6 +51,7 @@ WideRegisters wide_registers(const Config& config) {
   if (config.values_in_keys) return shared_registers(config);
   if (has_text(rule)) return {copies ? 64 : 48, copies ? 128 : 144, 0};
   if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
+  if (rule.row_invariant) return {copies ? 64 : 40, copies ? 128 : 152, 64};  // the same in all calls
   if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
   if (copies) return {64, 128, crowded ? 64 : 128};
   if (crowded) return {40, 152, 128};
@@ -93,6 +94,7 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
   const bool has_widths = problem.head_dim == tiles.head_dim && problem.head_dim_v == kMostColumnsOfV &&
                           problem.head_dim >= problem.head_dim_v;
   if (!is_wide(tiles) || !has_widths || problem.heads_kv != 1) return std::nullopt;
+  if (rule.row_invariant) return std::nullopt;  // it adds up columns of K in another order
   // These take registers that V's ring has, too.
   if (rule.bias || rule.dropout || rule.block_mask != 0 || has_text(rule) || is_crowded(rule)) return std::nullopt;
   const bool splits = tiles.schedule == Schedule::split;

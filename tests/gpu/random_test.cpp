@@ -313,6 +313,29 @@ class GpuRandom : public FamilyTest {
     std::cout << seeds.size() << " configurations\n";
   }
 
+  /// Every second group's have few queries.
+  void run_row_invariant_seeds(LimitsOf limits_of, LimitsOf few_queries_limits_of) {
+    const std::vector<std::uint64_t> seeds = chosen_seeds(400);
+    for (const std::uint64_t seed : seeds) {
+      const std::uint64_t group = seed / kSeedsPerKernel;
+      EngineLimits limits = group % 2 == 1 ? few_queries_limits_of(group) : limits_of(group);
+      limits.bias = limits.block_mask = limits.dropout = false;
+      const AttentionCase attention = as_row_invariant(gpu_case(seed, limits));
+      SCOPED_TRACE(describe(attention));
+      const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+      CaseTensors tensors(attention);
+      // Keys that no row sees, but some rows' blocks hold: where their values are not finite, rows are recomputed.
+      for (GuardedTensor* const rows : {&tensors.k, &tensors.v}) {
+        for (std::int64_t index = 0; index < rows->size(); ++index) {
+          if (!std::isfinite(rows->get(index))) rows->set(index, 1.0);
+        }
+      }
+      expect_row_invariance(attention, tensors.forward_arguments(), seed);
+      if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
+    }
+    std::cout << seeds.size() << " configurations\n";
+  }
+
  private:
   /// Poisons the outputs once more: another run gives the same bits.
   template <class Run>
@@ -333,25 +356,11 @@ TEST_P(GpuRandom, CachesMatchReference) { run_cached_seeds(gpu_limits, few_queri
 
 /// Row-invariant calls: of some rows by themselves, and on the same keys in pages or chosen entries.
 TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
-  const std::vector<std::uint64_t> seeds = chosen_seeds(400);
-  for (const std::uint64_t seed : seeds) {
-    const std::uint64_t group = seed / kSeedsPerKernel;
-    EngineLimits limits = group % 2 == 1 ? few_queries_limits(group) : gpu_limits(group);
-    limits.bias = limits.block_mask = limits.dropout = false;
-    const AttentionCase attention = as_row_invariant(gpu_case(seed, limits));
-    SCOPED_TRACE(describe(attention));
-    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
-    CaseTensors tensors(attention);
-    // Keys that no row sees, but some rows' blocks hold: where their values are not finite, rows are recomputed.
-    for (GuardedTensor* const rows : {&tensors.k, &tensors.v}) {
-      for (std::int64_t index = 0; index < rows->size(); ++index) {
-        if (!std::isfinite(rows->get(index))) rows->set(index, 1.0);
-      }
-    }
-    expect_row_invariance(attention, tensors.forward_arguments(), seed);
-    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
-  }
-  std::cout << seeds.size() << " configurations\n";
+  run_row_invariant_seeds(gpu_limits, few_queries_limits);
+}
+
+TEST_P(GpuRandom, RowInvariantCallsOfWideHeadsMatchReferenceAndTheirParts) {
+  run_row_invariant_seeds(wide_limits, few_wide_queries_limits);
 }
 
 TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }

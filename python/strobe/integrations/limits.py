@@ -4,7 +4,7 @@
 import torch
 
 _MOST_COLUMNS = 512
-_MOST_NARROW_COLUMNS_OF_GPUS = 256
+_MOST_FLOAT8_COLUMNS_OF_GPUS = 256  # wider ones are converted, which takes memory as for the longest sequences
 _MOST_FLOAT32_COLUMNS_OF_GPUS = 128
 
 
@@ -26,10 +26,10 @@ def combination_reason(
         return None
     if dtype == torch.float32 and head_size > _MOST_FLOAT32_COLUMNS_OF_GPUS:
         return f"head_size is {head_size}: in float32 on a GPU it must be at most {_MOST_FLOAT32_COLUMNS_OF_GPUS}"
-    if head_size > _MOST_NARROW_COLUMNS_OF_GPUS and (is_float8 or row_invariant):
-        asked = "an fp8 cache" if is_float8 else "batch invariance"
-        return f"head_size is {head_size}: with {asked} on a GPU it must be at most {_MOST_NARROW_COLUMNS_OF_GPUS}"
     if is_float8:
+        if head_size > _MOST_FLOAT8_COLUMNS_OF_GPUS:
+            most = _MOST_FLOAT8_COLUMNS_OF_GPUS
+            return f"head_size is {head_size}: with an fp8 cache on a GPU it must be at most {most}"
         if head_size % 16 != 0:
             return f"head_size is {head_size}: with an fp8 cache on a GPU it must be a multiple of 16"
         if row_invariant:

@@ -54,14 +54,10 @@ MostColumns most_columns(const AttentionProblem& problem) {
 
 Status check_wide(const AttentionProblem& problem, std::string_view family) {
   if (!has_wide_heads(problem)) return {};
-  const auto lacks = [&](std::string_view what) {
-    return unsupported(
-        "head_dim is {} and head_dim_v {}: above {} columns the {} kernels have no {}; the cpu engine has",
-        problem.head_dim, problem.head_dim_v, kMostNarrowColumns, family, what);
-  };
-  if (problem.eight_bit.given() || problem.stored.given()) return lacks("8-bit inputs");
-  if (problem.row_invariant) return lacks("row_invariant");
-  return {};
+  if (!problem.eight_bit.given() && !problem.stored.given()) return {};
+  return unsupported(
+      "head_dim is {} and head_dim_v {}: above {} columns the {} kernels have no 8-bit inputs; the cpu engine has",
+      problem.head_dim, problem.head_dim_v, kMostNarrowColumns, family);
 }
 
 Status check_sizes(const AttentionProblem& problem, const MostColumns& most) {

@@ -231,10 +231,10 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
             }),
             "head_dim is 264: the gpu engine takes multiples of 8 up to 256, the cpu engine all up to 576");
   EXPECT_EQ(message([](AttentionProblem& p) {
-              p.head_dim = 264;
-              p.row_invariant = true;
+              p.head_dim = 320;
+              p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32};
             }),
-            "head_dim is 264 and head_dim_v 64: above 256 columns the sm80 kernels have no row_invariant; the cpu "
+            "head_dim is 320 and head_dim_v 64: above 256 columns the sm80 kernels have no 8-bit inputs; the cpu "
             "engine has");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.dtype = DType::int8;

@@ -117,6 +117,16 @@ TEST_F(WideKernels, GradientsBesideOptions) {
   }
 }
 
+TEST_F(WideKernels, RowInvariantCalls) {
+  constexpr int kMostSpilled = 64;
+  for (const Setting set : {set_many_options, set_pages_of_few_queries}) {
+    AttentionProblem problem = test::problem_of(4096, 576, 512);
+    set(problem);
+    problem.row_invariant = true;
+    expect_compiles_with_spills_to(kMostSpilled, forward_variant(*forward_config(problem, test::kH200)));
+  }
+}
+
 TEST_F(WideKernels, WithoutASoftmax) {
   for (const char* const score : {"sigmoid(score)", ""}) {
     AttentionProblem problem = test::problem_of(4096, 512, 512);
