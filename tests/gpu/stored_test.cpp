@@ -70,11 +70,16 @@ std::string describe(const StoredCase& c) {
 
 class GpuStored : public FamilyTest {
  protected:
-  /// False where it fails.
-  bool matches_reference(const ForwardArguments& arguments, const StoredCase& c, std::uint64_t seed) const {
+  /// False where it fails. `shares`: V is K's first columns.
+  bool matches_reference(const ForwardArguments& arguments, const StoredCase& c, std::uint64_t seed,
+                         bool shares = false) const {
     SCOPED_TRACE(describe(c));
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCache call(arguments, device());
+    if (shares) {
+      call.arguments().v.data = call.arguments().k.data;
+      call.arguments().v_descale.data = call.arguments().k_descale.data;
+    }
     call.run(c.options, stream());
     if (!HasFailure()) call.expect_matches(arguments, c.options);
     if (HasFailure()) ADD_FAILURE() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
@@ -116,6 +121,28 @@ TEST_P(GpuStored, WideHeadsMatchReference) {
     StoredCase c = wide_stored_case(seed);
     if (!matches_reference(c.with_outputs(c.stored()), c, seed)) return;
     if (!pages_match_reference(c, seed)) return;
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+// Latent rows, which are key and value.
+TEST_P(GpuStored, LatentRowsMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(20);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = wide_stored_case(seed);
+    c.head_dim = 576;
+    c.head_dim_v = 512;
+    c.heads_q = 8;
+    c.heads_kv = 1;
+    c.v_rows = c.k_rows;
+    c.bias = false;
+    c.options = {.causal = CausalMask::bottom_right};
+    c.fill(seed);
+    ForwardArguments arguments = c.with_outputs(c.stored());
+    arguments.v = arguments.k;
+    arguments.v.shape[3] = c.head_dim_v;
+    arguments.v_descale = arguments.k_descale;
+    if (!matches_reference(arguments, c, seed, true)) return;
   }
   std::cout << seeds.size() << " configurations\n";
 }

@@ -11,6 +11,7 @@
 #include "call/checked.h"
 #include "gpu/auxiliary/convert_cache_variant.h"
 #include "gpu/call/find_kernel.h"
+#include "gpu/call/shared_or_any.h"
 #include "gpu/call/shared_pool.h"
 #include "gpu/call/with_workspace.h"
 #include "gpu/params/cache.h"
@@ -33,6 +34,14 @@ ConstTensorView rows_at(const AttentionProblem& problem, void* data, std::int64_
   view.shape = {problem.batch, problem.seqlen_k, problem.heads_kv, columns};
   view.strides = {problem.seqlen_k * problem.heads_kv * columns, problem.heads_kv * columns, columns, 1};
   return view;
+}
+
+/// Whether V is K's first columns, scales and all.
+bool shares_columns(const AttentionProblem& problem, const ForwardArguments& given) {
+  const ConstTensorView& k = given.k_descale;
+  const ConstTensorView& v = given.v_descale;
+  return values_are_keys(given) && problem.stored.k_rows == problem.stored.v_rows && k.data == v.data &&
+         k.shape == v.shape && k.strides == v.strides;
 }
 
 auxiliary::ConvertedTensor tensor_of(const RowsView& from, const ConstTensorView& scales, std::int64_t scale_rows,
@@ -78,6 +87,10 @@ class AfterCacheConversion final : public engine::PlannedCall {
       ForwardArguments arguments = given;
       arguments.k = rows_at(problem_, workspace, problem_.head_dim);
       arguments.v = rows_at(problem_, workspace + values_, problem_.head_dim_v);
+      if (shares_columns(problem_, given)) {
+        arguments.v = arguments.k;
+        arguments.v.shape[3] = problem_.head_dim_v;
+      }
       arguments.k_descale = arguments.v_descale = arguments.page_table = {};
       arguments.sequences.cache_batch_idx = {};
       Status status = convert(given, arguments, context.current(), stream);
@@ -95,6 +108,7 @@ class AfterCacheConversion final : public engine::PlannedCall {
     auxiliary::ConvertCacheParams params{};
     params.k = tensor_of({"k", from.k}, from.k_descale, problem_.stored.k_rows, to.k);
     params.v = tensor_of({"v", from.v}, from.v_descale, problem_.stored.v_rows, to.v);
+    if (to.v.data == to.k.data) params.v.to = nullptr;
     params.cache = cache_params(problem_, from, 0);
     params.seqused = static_cast<const int*>(from.sequences.seqused_k.data);
     params.seqlen = static_cast<int>(problem_.seqlen_k);

@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kConvertThreads) convert_cache(const __grid_co
   const int end = min(used + kRowsBehind, params.seqlen);
   if (first >= end) return;
   const ConvertedTensor& tensor = is_value ? params.v : params.k;
+  if (tensor.to == nullptr) return;
   find_rows(params, tensor.from, sequence, first, used, offsets);
   __syncthreads();
   const long long start = (static_cast<long long>(sequence) * params.seqlen + first) * tensor.row_pieces;

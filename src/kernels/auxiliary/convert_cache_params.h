@@ -28,7 +28,7 @@ constexpr int kRowsBehind = 256;
 struct ConvertedTensor {
   Rows from;  // counts pairs of elements
   ScaleParams scales;
-  unsigned short* to;                     // [batch, seqlen, heads, columns]
+  unsigned short* to;                     // [batch, seqlen, heads, columns]; of V null where it is K's first columns
   int row_pieces;                         // of kConvertedElements, of all heads
   Divisor by_row_pieces, by_head_pieces;  // of all heads and of one
 };
