@@ -81,6 +81,10 @@ Loop loop_of(const Config& config) {
   // Warpgroups whose rows see different blocks must go from block to block on their own.
   if (rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1) return Loop::serial;
   if (rule.row_invariant && rule.tree_mask && config.consumer_warpgroups <= 2) return Loop::serial;
+  // Joining segments and a text's values of diagonals together leave three warpgroups no registers for a second block.
+  if (config.segment_blocks > 0 && rule.text.diagonal_values > 0 && config.consumer_warpgroups == 3) {
+    return Loop::serial;
+  }
   const int chunks = config.whole_chunks ? 16 : 0;  // as chunks and their left masks take
   const int registers = tile_registers(config) + option_registers(rule) + chunks;
   return registers > most_pipelined_registers(config) ? Loop::serial : Loop::pipelined;
