@@ -61,7 +61,6 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = check_stored(problem); !status.ok()) return status;
   if (Status status = gpu::check_query_values(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
-  if (Status status = gpu::check_normalization(problem); !status.ok()) return status;
   if (Status status = gpu::check_sizes(problem, gpu::most_columns(problem)); !status.ok()) return status;
   if (Status status = gpu::check_wide(problem, "sm80"); !status.ok()) return status;
   return check_floats(problem);

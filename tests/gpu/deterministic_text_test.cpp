@@ -67,9 +67,9 @@ TEST_P(GpuDeterministicText, OfQueriesAndKeys) {
 }
 
 TEST_P(GpuDeterministicText, OfHeads) {
-  expect_same_bits({"tanh(score * heat[head]) * rise[batch] / log(float(k_len + 2))",
+  expect_same_bits({"tanh(score * heat[head]) * rise[batch] / log(float(k_len + 2)) + shift",
                     "k <= q + 60 || k % 3 == 0",
-                    {reals("heat", {kHeads}), reals("rise", {2})}});
+                    {reals("heat", {kHeads}), reals("rise", {2}), real("shift")}});
 }
 
 TEST_P(GpuDeterministicText, OfPairs) {

@@ -131,14 +131,11 @@ void add_tree(AttentionCase& attention, std::uint64_t seed) {
 /// The texts of every second group, one for all of its cases; captures have the shapes that the case gives them.
 void add_text(AttentionCase& attention, std::uint64_t group) {
   Random random(group);
-  if (random.chance(0.5) || attention.options.dropout != 0.0F) return;  // with dropout there are no gradients
+  if (random.chance(0.5)) return;
   attention.text =
       random_text({attention.batch, attention.heads_q, attention.heads_kv, attention.q.rows, attention.k.rows}, random);
   // Most texts make no number of an infinite score.
-  if (attention.bias && !attention.text->score.empty()) {
-    attention.bias->hidden = 0.0;
-    attention.bias->wants_gradient = false;  // which GPUs do not have before a text
-  }
+  if (attention.bias && !attention.text->score.empty()) attention.bias->hidden = 0.0;
 }
 
 AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {
@@ -160,12 +157,11 @@ AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {
   return attention;
 }
 
-/// Takes the softmax from the calls of some groups: from those that do not have what GPUs do not combine that with.
+/// Takes the softmax from some of the calls without a text, which get one then.
 void drop_softmax(AttentionCase& attention, std::uint64_t group) {
   Random random(group + 1);
-  if (attention.text || attention.options.dropout != 0.0F || !random.chance(0.4)) return;
+  if (attention.text || !random.chance(0.4)) return;
   draw_unnormalized(attention, {}, random);
-  if (attention.bias) attention.bias->wants_gradient = false;
 }
 
 /// What the sm90 kernels lack of wide heads.

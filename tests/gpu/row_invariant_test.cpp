@@ -13,6 +13,7 @@
 #include "device_case.h"
 #include "gpu_test.h"
 #include "reference/tensors.h"
+#include "text_cases.h"
 
 namespace strobe::test {
 namespace {
@@ -155,6 +156,25 @@ TEST_F(GpuRowInvariant, SoftcapAlibiAndSinks) {
     attention.options.scale = -0.2F;
     expect_invariance(attention, true);
   }
+}
+
+/// Texts of distances from the diagonal, and of positions of keys: what a part of the call has, too.
+TEST_F(GpuRowInvariant, Texts) {
+  const std::vector<TextCase> texts{
+      {"score * heat[0] + bias[k - q + q_len - k_len + 2150]", "", {reals("bias", {2200}), reals("heat", {1})}},
+      {"20 * tanh(score / 20) + 0.03 * (k - q + q_len - k_len)", "(k - q + q_len - k_len) % 3 != -1 || k < 300", {}},
+      {"", "document[k] == document[q + k_len - q_len] || k % 7 == 2", {integers("document", {2100}, 2)}}};
+  for (const Family family : {Family::sm90, Family::sm80}) {
+    tested_family() = family;
+    for (const TextCase& text : texts) {
+      for (const std::int64_t head_dim : {64, 128}) {
+        AttentionCase attention = prompt(DType::bfloat16, head_dim, 2100);
+        attention.text = text;
+        expect_invariance(attention, true);
+      }
+    }
+  }
+  tested_family() = Family::sm90;
 }
 
 /// Lengths on either side of segments' borders; sequences whose neighbours have other lengths.

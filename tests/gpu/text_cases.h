@@ -24,6 +24,11 @@ inline CapturedTensor reals(const std::string& name, const std::vector<std::int6
           .wants_gradient = true};
 }
 
+/// Read without an index: it comes as one element.
+inline CapturedTensor real(const std::string& name) {
+  return {.type = {.name = name, .dtype = DType::float32, .rank = 0}, .shape = {1}, .wants_gradient = true};
+}
+
 inline CapturedTensor without_gradient(const std::string& name) {
   return {.type = {.name = name, .dtype = DType::float32, .rank = 1}, .shape = {500}};
 }

@@ -210,5 +210,71 @@ TEST_P(GpuText, OfAnIndexThatDependsOnTheScore) {
   for (const std::int64_t read : {2, 3, 4}) EXPECT_NE(on_device.tensors.d_captures[0].get(read), 0.0) << read;
 }
 
+// The gradient of a bias that comes before a text, which multiplies it with the text's derivative but not the
+// softcap's.
+TEST_P(GpuText, GradientsOfABias) {
+  for (const char* const score : {"score * heat[head] - 0.5 * abs(score)", "score + heat[head] * (k - q)"}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionCase attention = text_case({score, "k <= q + 60 || k % 3 == 0", {reals("heat", {kHeads})}}, head_dim);
+      attention.bias = BiasCase{.sharing = {.per_batch = false}};
+      attention.bias->wants_gradient = true;
+      attention.options.softcap = 5.0F;
+      expect_matches(attention, {{200, 333}, {1, 300}});
+      attention.options.dropout = 0.25F;
+      attention.options.causal = CausalMask::bottom_right;
+      expect_matches(attention, {{200, 333}});
+    }
+  }
+}
+
+TEST_P(GpuUnnormalized, GradientsOfABias) {
+  AttentionCase attention =
+      unnormalized_case({"score * sigmoid(score) / k_len", "k <= q + 50", {}}, 64, DType::bfloat16);
+  attention.bias = BiasCase{};
+  attention.bias->wants_gradient = true;
+  expect_matches(attention, {{200, 333}, {1, 300}});
+}
+
+// Derivatives of both signs, which are no marks of what is dropped.
+TEST_P(GpuText, UnderDropout) {
+  const std::vector<TextCase> texts{
+      {"score + bias[head][k - q + 150] - gate[k]", "", {reals("bias", {kHeads, 500}), reals("gate", {600})}},
+      {"tanh(score) * heat[head] + gate[q]", "k <= q || k % 3 == 0", {reals("heat", {kHeads}), reals("gate", {500})}},
+      {"", "k <= q + 60 && (q - k) % 5 != 1", {}}};
+  for (const TextCase& text : texts) {
+    for (const bool deterministic : {false, true}) {
+      AttentionCase attention = text_case(text, 64);
+      attention.options.dropout = 0.3F;
+      attention.options.deterministic = deterministic;
+      expect_matches(attention, {{200, 333}, {3, 300}});
+    }
+    for (const std::int64_t head_dim : {128, 256}) {
+      AttentionCase attention = text_case(text, head_dim);
+      attention.options.dropout = 0.5F;
+      attention.options.causal = CausalMask::bottom_right;
+      attention.q.seqused = {300, 77};
+      attention.k.seqused = {201, 33};
+      expect_matches(attention, {{330, 201}});
+    }
+  }
+}
+
+TEST_P(GpuUnnormalized, UnderDropout) {
+  const TextCase text{"(score - 0.5) * sigmoid(score + bias[head][k - q + 150]) / k_len",
+                      "k <= q + 40",
+                      {reals("bias", {kHeads, 500})}};
+  for (const DType dtype : dtypes()) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionCase attention = unnormalized_case(text, head_dim, dtype);
+      attention.options.dropout = 0.25F;
+      expect_matches(attention, {{200, 333}});
+    }
+  }
+  AttentionCase linear = unnormalized_case({}, 64, DType::bfloat16);
+  linear.text.reset();
+  linear.options.dropout = 0.25F;
+  expect_matches(linear, {{200, 333}});
+}
+
 }  // namespace
 }  // namespace strobe::test

@@ -15,27 +15,6 @@ Status check_texts(const AttentionProblem& problem) {
     return unsupported("modifiers.function is given and q is {}: the gpu engine takes it beside 16 and 32 bits",
                        name_of(problem.dtype));
   }
-  if (problem.row_invariant && problem.pass == Pass::forward) {
-    return unsupported("modifiers.function is given with row_invariant: the gpu engine takes one of them");
-  }
-  if (problem.pass == Pass::backward && problem.dropout != 0.0F) {
-    return unsupported("modifiers.function is given with dropout: the gpu engine has no gradients of both");
-  }
-  if (problem.wants_d_bias && problem.expression.formula->has_score()) {
-    return unsupported(
-        "d_bias is given with a text of the score: the gpu engine has no gradient of a bias before a text");
-  }
-  return {};
-}
-
-Status check_normalization(const AttentionProblem& problem) {
-  if (is_normalized(problem)) return {};
-  const auto lacks = [](std::string_view what) {
-    return unsupported("normalize is none: the gpu engine does not combine it with {}; the cpu engine does", what);
-  };
-  if (problem.row_invariant && problem.pass == Pass::forward) return lacks("row_invariant");
-  if (problem.pass == Pass::backward && problem.dropout != 0.0F) return lacks("gradients under dropout");
-  if (problem.wants_d_bias) return lacks("d_bias");
   return {};
 }
 

@@ -25,9 +25,6 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// What calls with texts cannot have beside them.
 Status check_texts(const AttentionProblem& problem);
 
-/// What calls without a softmax cannot have beside it.
-Status check_normalization(const AttentionProblem& problem);
-
 /// That scores are no sums of two products.
 Status check_query_values(const AttentionProblem& problem);
 

@@ -40,6 +40,9 @@ const std::initializer_list<void (*)(AttentionProblem&)> kChanges = {
     [](AttentionProblem& p) { p.modifiers.has_bias = true; },
     [](AttentionProblem& p) { p.modifiers.block_size = 64; },
     [](AttentionProblem& p) { p.modifiers.block_size = 128; },
+    [](AttentionProblem& p) { p.row_invariant = true; },
+    [](AttentionProblem& p) { p.row_invariant = true, p.packed_q = p.packed_k = true; },
+    [](AttentionProblem& p) { p.row_invariant = true, p.seqlen_q = 1, p.total_q = p.batch, p.page_size = 16; },
 };
 
 TEST(Sm90TextMemory, OfAForwardFits) {

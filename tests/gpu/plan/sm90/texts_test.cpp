@@ -5,6 +5,7 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "expression/formula.h"
@@ -140,53 +141,29 @@ TEST(Texts, OtherLengthsAreTheSameKernel) {
   EXPECT_EQ(variant(4096).code, variant(3000).code);
 }
 
-TEST(Texts, WithoutASoftmax) {
-  AttentionProblem problem = problem_with({"", "sigmoid(score)", "", {}});
-  problem.normalize = Normalization::none;
-  const auto messages_of = [&] {
-    std::vector<std::string> messages;
-    for (const Status& status : {sm90::check_supported(problem), sm80::check_supported(problem)}) {
-      messages.push_back(status.message());
-    }
-    return messages;
-  };
-  EXPECT_EQ(messages_of(), std::vector<std::string>(2));
-  EXPECT_FALSE(forward_config(problem, kH200)->rule.normalized);
-  const auto both = [](const std::string& what) {
-    return std::vector<std::string>(
-        2, "normalize is none: the gpu engine does not combine it with " + what + "; the cpu engine does");
-  };
-  problem.row_invariant = true;
-  EXPECT_EQ(messages_of(), both("row_invariant"));
-  problem.row_invariant = false;
-  problem.pass = Pass::backward;
-  EXPECT_EQ(messages_of(), std::vector<std::string>(2));
-  problem.dropout = 0.25F;
-  EXPECT_EQ(messages_of(), both("gradients under dropout"));
-  problem.dropout = 0.0F;
-  problem.wants_d_bias = true;
-  EXPECT_EQ(messages_of(), both("d_bias"));
-}
+/// Options that calls with texts, and those without a softmax, may have: each in the pass that reads it.
+const std::vector<std::pair<std::string, void (*)(AttentionProblem&)>> kBeside{
+    {"row_invariant", [](AttentionProblem& p) { p.row_invariant = true; }},
+    {"gradients", [](AttentionProblem& p) { p.pass = Pass::backward, p.expression.gradients = 1; }},
+    {"deterministic", [](AttentionProblem& p) { p.pass = Pass::backward, p.deterministic = true; }},
+    {"dropout", [](AttentionProblem& p) { p.pass = Pass::backward, p.dropout = 0.25F; }},
+    {"d_bias", [](AttentionProblem& p) { p.pass = Pass::backward, p.modifiers.has_bias = p.wants_d_bias = true; }}};
 
-TEST(Texts, WithWhatTheyCannotBe) {
-  AttentionProblem problem = problem_with({"", "score + slope[head]", "", {kSlope}});
-  EXPECT_TRUE(gpu::check_texts(problem).ok());
-  problem.row_invariant = true;
-  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
-  problem.row_invariant = false;
-  problem.pass = Pass::backward;
-  problem.dropout = 0.1F;
-  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
-  problem.dropout = 0.0F;
-  problem.wants_d_bias = true;
-  EXPECT_EQ(gpu::check_texts(problem).code(), StatusCode::unsupported);
-  problem.expression.formula = ScoreFunction::parse("", "k % 3 != 1", {})->formula();
-  EXPECT_TRUE(gpu::check_texts(problem).ok());
-  problem.wants_d_bias = false;
-  problem.expression.gradients = 1;
-  EXPECT_TRUE(gpu::check_texts(problem).ok());
-  problem.deterministic = true;
-  EXPECT_TRUE(gpu::check_texts(problem).ok());
+TEST(Texts, TakeOtherOptions) {
+  for (const Normalization normalize : {Normalization::softmax, Normalization::none}) {
+    for (const auto& [name, change] : kBeside) {
+      AttentionProblem problem = problem_with({"", "sigmoid(score + slope[head])", "k % 3 != 1", {kSlope}});
+      problem.normalize = normalize;
+      change(problem);
+      for (const Status& status :
+           {gpu::check_texts(problem), sm90::check_supported(problem), sm80::check_supported(problem)}) {
+        EXPECT_TRUE(status.ok()) << name << ": " << status.message();
+      }
+    }
+  }
+  AttentionProblem problem = test::problem_of(4096, 128, 128);
+  problem.normalize = Normalization::none;
+  EXPECT_FALSE(forward_config(problem, kH200)->rule.normalized);
 }
 
 TEST(Texts, DeterministicGradientsOfCapturesHaveLimits) {
@@ -249,6 +226,39 @@ TEST_F(CompiledKernels, WithoutASoftmax) {
       expect_compiles_without_spills(forward_variant(*forward_config(problem, kH200)));
       problem.pass = Pass::backward;
       expect_compiles_without_spills(backward_variant(*backward_config(problem)));
+    }
+  }
+}
+
+TEST_F(CompiledKernels, RowInvariantTexts) {
+  for (const Text& text : {Text{"", "score + bias[head][k - q + k_len]", "", {{"bias", DType::float32, 2}}},
+                           Text{"", "20 * tanh(score / 20)", "k < 40 || k > q_len", {}}}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const std::int64_t queries : {1, 4096}) {
+        AttentionProblem problem = problem_with(text, 4096, head_dim);
+        problem.seqlen_q = queries;
+        problem.total_q = problem.batch * queries;
+        problem.row_invariant = true;
+        const AttentionProblem planned = gpu::planned_problem(problem);
+        EXPECT_EQ(planned.modifiers.block_size, 0);
+        const runtime::Variant variant = forward_variant(*forward_config(planned, kH200));
+        EXPECT_EQ(variant.options, std::vector<std::string>{"--fmad=false"});
+        expect_compiles_without_spills(variant);
+      }
+    }
+  }
+}
+
+TEST_F(CompiledKernels, GradientsUnderDropout) {
+  for (const char* const score : {"score + slope[head] * (k - q)", "tanh(score) * slope[head]"}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionProblem problem = problem_with({"", score, "", {kSlope}}, 4096, head_dim);
+      problem.pass = Pass::backward;
+      problem.dropout = 0.1F;
+      problem.expression.gradients = 1;
+      const backward::Config config = *backward_config(problem);
+      expect_compiles_without_spills(backward_variant(config));
+      expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, false)));
     }
   }
 }
