@@ -177,6 +177,22 @@ TEST_F(GpuRowInvariant, Texts) {
   tested_family() = Family::sm90;
 }
 
+/// Segments are summed without maxima.
+TEST_F(GpuRowInvariant, WithoutASoftmax) {
+  for (const Family family : {Family::sm90, Family::sm80}) {
+    tested_family() = family;
+    AttentionCase attention = prompt(DType::bfloat16, 64, 2100);
+    attention.options.normalize = Normalization::none;
+    attention.wants_lse = attention.has_d_lse = false;
+    attention.text = TextCase{"(score - 0.5) * sigmoid(score + 0.03 * (k - q + q_len - k_len))", "", {}};
+    expect_invariance(attention, true);
+    attention.text.reset();
+    attention.head_dim = attention.head_dim_v = 128;
+    expect_invariance(attention, true);
+  }
+  tested_family() = Family::sm90;
+}
+
 /// Lengths on either side of segments' borders; sequences whose neighbours have other lengths.
 TEST_F(GpuRowInvariant, PackedSequences) {
   for (const std::int64_t head_dim : {64, 128}) {
