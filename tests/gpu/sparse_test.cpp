@@ -51,7 +51,6 @@ TEST_P(GpuSparse, RandomCallsMatchReference) {
 
 /// Rows of latent attention and their like, which are key and value in one or apart.
 TEST_P(GpuSparse, RandomCallsOfWideHeadsMatchReference) {
-  if (tested_family() == Family::sm80) GTEST_SKIP() << "the sm80 kernels have no heads of more than 256 columns";
   for (const std::uint64_t seed : chosen_seeds(40)) {
     SparseShape shape = random_gpu_shape(seed, true);
     SparseCase one(shape, seed);
