@@ -86,16 +86,22 @@ runtime::CudaDevice described_device(const std::string& name, const DeviceShape&
   return device;
 }
 
+engine::PlannedCallResult plan_by(const Family& family, const AttentionProblem& problem,
+                                  const runtime::CudaDevice& device, const std::string& reason,
+                                  const std::function<engine::PlannedCallResult(const Request&)>& plan) {
+  return plan({.problem = problem,
+               .device = device,
+               .shape = overridden(shape_of(device)),
+               .family = family.name(),
+               .choice = overridden(tuned_choice(family.name(), problem, device)),
+               .reason = reason});
+}
+
 engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                          std::string_view wanted, FamilyPlan plan) {
   std::optional<engine::PlannedCallResult> call;
   const Status status = ask_families(problem, device, wanted, [&](const Family& family, const std::string& reason) {
-    call = (family.*plan)({.problem = problem,
-                           .device = device,
-                           .shape = overridden(shape_of(device)),
-                           .family = family.name(),
-                           .choice = overridden(tuned_choice(family.name(), problem, device)),
-                           .reason = reason});
+    call = plan_by(family, problem, device, reason, [&](const Request& request) { return (family.*plan)(request); });
     return call->ok() ? Status() : call->status();
   });
   if (!status.ok()) return status;

@@ -29,6 +29,11 @@ AttentionProblem planned_problem(AttentionProblem problem);
 /// What choosing a family needs to know of a device that need not be there.
 runtime::CudaDevice described_device(const std::string& name, const DeviceShape& shape);
 
+/// A plan by the family's rules or what was tuned for it.
+engine::PlannedCallResult plan_by(const Family& family, const AttentionProblem& problem,
+                                  const runtime::CudaDevice& device, const std::string& reason,
+                                  const std::function<engine::PlannedCallResult(const Request&)>& plan);
+
 /// The plan of the first family that has one.
 engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                          std::string_view wanted, FamilyPlan plan);

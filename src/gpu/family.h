@@ -10,6 +10,7 @@
 #include "gpu/call/request.h"
 #include "gpu/plan/candidates.h"
 #include "gpu/variant/pack_list.h"
+#include "strobe/row_format.h"
 
 namespace strobe::gpu {
 
@@ -35,6 +36,13 @@ class Family {
   /// A plan for a problem of that pass on a device that it serves, or unsupported, naming what its kernels lack.
   virtual engine::PlannedCallResult plan_forward(const Request& request) const = 0;
   virtual engine::PlannedCallResult plan_backward(const Request& request) const = 0;
+
+  /// Whether it has a forward that reads and converts K's rows, whose first columns are V, where they lie in a format;
+  /// else unsupported, saying why not. The problem's pages are rows.
+  virtual Status takes_rows(const AttentionProblem& problem, const DeviceShape& shape, const RowFormat& format) const;
+  /// That forward's plan. Its calls have the rows as K, [num_pages, page_size, 1, bytes] or packed, and in the page
+  /// table their numbers, counted through the pages.
+  virtual engine::PlannedCallResult plan_rows(const Request& request, const RowFormat& format) const;
 
   /// Adds the kernels that a plan with that choice for the problem's pass would load on a device of that shape, or is
   /// unsupported as the plan is.

@@ -11,6 +11,7 @@
 #include "sm90/forward.h"
 #include "sm90/list_kernels.h"
 #include "sm90/pages.h"
+#include "sm90/rows_in_format.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -48,6 +49,15 @@ class Sm90 final : public gpu::Family {
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
     return converts_ahead(request.problem) ? gpu::plan_after_conversion(request, sm90::plan_forward)
                                            : sm90::plan_forward(request);
+  }
+
+  Status takes_rows(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                    const RowFormat& format) const override {
+    return rows_config(problem, shape, format).status();
+  }
+
+  engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat& format) const override {
+    return sm90::plan_rows(request, format);
   }
 
   engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "gpu/call/aligned_or_any.h"
 #include "gpu/call/find_kernel.h"
@@ -16,6 +17,7 @@
 #include "gpu/call/shared_or_any.h"
 #include "gpu/params/cache.h"
 #include "gpu/params/forward.h"
+#include "gpu/params/row_format.h"
 #include "gpu/params/scales.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/smem.h"
@@ -23,6 +25,7 @@
 #include "sm90/forward_plan.h"
 #include "sm90/forward_variant.h"
 #include "sm90/pages.h"
+#include "sm90/rows_in_format.h"
 #include "sm90/tensor_maps.h"
 #include "sm90/times.h"
 
@@ -50,14 +53,25 @@ forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const 
   return params;
 }
 
+/// Rows of all pages, or of a packed tensor.
+int rows_of_pages(const ConstTensorView& k) {
+  const auto at = static_cast<std::size_t>(k.rank - 3);
+  return (Checked(k.rank == 4 ? k.shape[0] : 1) * k.shape[at]).value<int>();
+}
+
 /// What a call knows beside the problem and the plan: pointers and strides.
 WithTexts<forward::Params> parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                                       const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.tiles;
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
-  params.eight_bit = eight_bit_params(problem, arguments);
   params.cache = gpu::cache_params(problem, arguments, page_box_rows(problem, plan.config));
+  if (plan.rows.given()) {
+    params.rows = gpu::stored_cache(arguments.k, plan.rows);
+    params.cache.count = rows_of_pages(arguments.k);
+  } else {
+    params.eight_bit = eight_bit_params(problem, arguments);
+  }
   if (plan.config.bias_stages > 0) {
     params.bias_boxes = bias_boxes(problem, arguments.modifiers.bias, kRowsPerWarpgroup);
   }
@@ -82,12 +96,14 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const VarlenBound k_bound{config.rule.varlen, in_pages(config) ? problem.page_size : problem.seqlen_k};
   const void* memory = arguments.o.data;
   Status status = encode(driver, {"q", arguments.q}, q_bound, queries, memory, maps.q);
-  if (status.ok()) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);
+  const bool in_format = config.keys == forward::KeySource::rows_in_format;  // of which there are no maps
+  if (in_format) maps.k = maps.v = maps.q;
+  if (status.ok() && !in_format) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);
   // Rows of an 8-bit V are its columns: none lies behind a sequence's end. A packed one's keys do.
   const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
   const VarlenBound columns{.rows = round_up(problem.seqlen_k, kValueKeys), .columns = problem.packed_k};
   const VarlenBound v_bound = eight_bit(config) ? columns : k_bound;
-  if (status.ok())
+  if (status.ok() && !in_format)
     status = encode(driver, {"v", gpu::rows_of_v(problem, arguments.v)}, v_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
   if (status.ok() && config.bias_stages > 0) {
@@ -137,13 +153,16 @@ class Forward final : public gpu::ForwardCall {
   ForwardPlan plan_;
 };
 
-engine::PlannedCallResult plan_variant(const gpu::Request& request, const forward::Config& chosen) {
+/// `rows`: their format, where producers convert them.
+engine::PlannedCallResult plan_variant(const gpu::Request& request, const forward::Config& chosen,
+                                       const RowFormat& rows = {}) {
   const forward::Config config = gpu::overridden(chosen);
   const int smem_bytes = smem_plan(config).total_bytes;
   const Result<runtime::Kernel> kernel =
       gpu::find_kernel(config, request.device, smem_bytes, [&] { return forward_variant(config); });
   if (!kernel.ok()) return kernel.status();
   ForwardPlan plan = forward_plan(request.problem, request.shape, config, request.choice.choice);
+  plan.rows = rows;
   const gpu::ForwardLaunch launch{.kernel = *kernel,
                                   .workers = plan.workers,
                                   .threads = threads_per_block(config),
@@ -168,6 +187,12 @@ engine::PlannedCallResult plan_forward(const gpu::Request& request) {
     return gpu::shared_or_any(plan(*shared), plan(*config));
   }
   return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, request.shape, *config), *config, plan);
+}
+
+engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat& format) {
+  const Result<forward::Config> config = rows_config(request.problem, request.shape, format, request.choice.choice);
+  if (!config.ok()) return config.status();
+  return plan_variant(request, *config, format);
 }
 
 }  // namespace strobe::sm90

@@ -10,4 +10,7 @@ namespace strobe::sm90 {
 /// Chooses the kernel and loads it, compiling it first where neither the pack nor the cache has it.
 engine::PlannedCallResult plan_forward(const gpu::Request& request);
 
+/// The same of the variant that rows_config() has.
+engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat& format);
+
 }  // namespace strobe::sm90

@@ -50,7 +50,10 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                         strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), converter_warps(c),
                         c.raw_stages);
   }
-  if (in_pages(c)) {
+  if (plan.rows.given()) {
+    text += fmt::format("rows          of {} bytes, converted to {} by four warps as they read them\n",
+                        plan.rows.row_bytes, strobe::name_of(problem.dtype));
+  } else if (in_pages(c)) {
     text += fmt::format("pages         of {} rows, {}{}\n", problem.page_size,
                         c.keys == forward::KeySource::page_boxes
                             ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c))

@@ -13,6 +13,7 @@
 #include "gpu/plan/device.h"
 #include "gpu/plan/few_queries.h"
 #include "kernels/sm90/forward/config.h"
+#include "strobe/row_format.h"
 #include "strobe/status.h"
 
 namespace strobe::sm90 {
@@ -25,6 +26,7 @@ struct ForwardPlan {
   int workers = 0;                       // CTAs that walk over the tiles
   std::shared_ptr<const TileList> list;  // dealt schedules: what each of them computes
   gpu::SplitPlan split;                  // split schedules
+  RowFormat rows;                        // of K, where producers convert it
   std::size_t kept_bytes = 0;            // of device memory, where segments leave their sums there
 };
 

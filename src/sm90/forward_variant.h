@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "gpu/variant/row_format_fields.h"
 #include "gpu/variant/score_fields.h"
 #include "kernels/sm90/forward/config.h"
 #include "runtime/variant.h"
@@ -17,7 +18,12 @@ namespace forward {
 
 constexpr std::string_view type_name(KeySource) { return "strobe::sm90::forward::KeySource"; }
 constexpr std::string_view name_of(KeySource source) {
-  return source == KeySource::page_boxes ? "page_boxes" : source == KeySource::page_rows ? "page_rows" : "tensor";
+  switch (source) {
+    case KeySource::page_boxes: return "page_boxes";
+    case KeySource::page_rows: return "page_rows";
+    case KeySource::rows_in_format: return "rows_in_format";
+    default: return "tensor";
+  }
 }
 constexpr std::string_view type_name(Loop) { return "strobe::sm90::forward::Loop"; }
 constexpr std::string_view name_of(Loop loop) {
@@ -42,15 +48,15 @@ constexpr auto fields_of(const Config&) {
       field("operands", &Config::operands), field("keys_per_value_scale", &Config::keys_per_value_scale),
       field("rotated_columns", &Config::rotated_columns), field("float_output", &Config::float_output),
       field("stored", &Config::stored), field("raw_stages", &Config::raw_stages), field("keys", &Config::keys),
-      field("entries", &Config::entries), field("whole_chunks", &Config::whole_chunks),
-      field("bias_stages", &Config::bias_stages), field("segment_blocks", &Config::segment_blocks),
-      field("keeps_in_smem", &Config::keeps_in_smem), field("joins_by_rows", &Config::joins_by_rows),
-      field("looks_ahead", &Config::looks_ahead), field("late_values", &Config::late_values),
-      field("masks_by_words", &Config::masks_by_words), field("own_begins", &Config::own_begins),
-      field("relative_alibi", &Config::relative_alibi), field("caps_in_softmax", &Config::caps_in_softmax),
-      field("finds_work_again", &Config::finds_work_again), field("exponentials_ahead", &Config::exponentials_ahead),
-      field("pages_ahead", &Config::pages_ahead), field("output_stages", &Config::output_stages),
-      field("producer_registers", &Config::producer_registers),
+      field("format", &Config::format), field("entries", &Config::entries),
+      field("whole_chunks", &Config::whole_chunks), field("bias_stages", &Config::bias_stages),
+      field("segment_blocks", &Config::segment_blocks), field("keeps_in_smem", &Config::keeps_in_smem),
+      field("joins_by_rows", &Config::joins_by_rows), field("looks_ahead", &Config::looks_ahead),
+      field("late_values", &Config::late_values), field("masks_by_words", &Config::masks_by_words),
+      field("own_begins", &Config::own_begins), field("relative_alibi", &Config::relative_alibi),
+      field("caps_in_softmax", &Config::caps_in_softmax), field("finds_work_again", &Config::finds_work_again),
+      field("exponentials_ahead", &Config::exponentials_ahead), field("pages_ahead", &Config::pages_ahead),
+      field("output_stages", &Config::output_stages), field("producer_registers", &Config::producer_registers),
       field("consumer_registers", &Config::consumer_registers), field("output_warpgroups", &Config::output_warpgroups),
       field("output_registers", &Config::output_registers), field("key_panels", &Config::key_panels),
       field("register_columns", &Config::register_columns), field("values_in_keys", &Config::values_in_keys),

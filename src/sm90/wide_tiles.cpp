@@ -30,10 +30,14 @@ bool is_crowded(const ScoreRule& rule) {
   return rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap || rule.tree_mask;
 }
 
-/// Where V is K's first columns, one warp finds and loads all of a block, or two copy it.
+/// Where V is K's first columns, one warp finds and loads all of a block, or two copy it. Four that convert take
+/// registers from the consumer, which then reads all of Q from shared memory.
 WideRegisters shared_registers(const Config& config) {
   const bool splits = config.schedule == Schedule::split;
   const bool causal = config.rule.mask_right;
+  if (config.keys == forward::KeySource::rows_in_format) {
+    return splits ? WideRegisters{104, 88, 0} : WideRegisters{96, 96, 0};
+  }
   if (config.keys == forward::KeySource::page_rows) return {64, 128, 128};
   if (config.keys == forward::KeySource::page_boxes) {
     if (!splits && !causal) return {48, 144, 256};

@@ -128,7 +128,7 @@ TEST_P(GpuSparseFormats, RandomCallsOfWideHeadsMatchReference) {
   }
 }
 
-/// Each ready-made format of a model, in pages, with many heads, as it is decoded.
+/// Each ready-made format of a model, in pages, with many heads, as it is decoded; on Hopper by producers.
 TEST_P(GpuSparseFormats, RowsOfModelsMatchReference) {
   for (const RowFormat& format : {mla_bfloat16_rows(), deepseek_v32_rows(), deepseek_v4_rows(), deepseek_v41_rows(),
                                   deepseek_v41_four_bit_rows()}) {
@@ -148,6 +148,54 @@ TEST_P(GpuSparseFormats, RowsOfModelsMatchReference) {
                                  .lengths = true}};
     SparseCase one(shape, 3);
     run(one, 3);
+    if (HasFailure()) return;
+  }
+}
+
+/// Tiles that follow one another in a CTA, lists of several blocks, and lists that name nothing.
+TEST_P(GpuSparseFormats, ManyQueriesOfRowsOfModelsMatchReference) {
+  for (const RowFormat& format : {deepseek_v32_rows(), deepseek_v4_rows()}) {
+    SparseShape shape;
+    shape.dtype = DType::float16;
+    shape.head_dim = format.columns();
+    shape.head_dim_v = format.head_dim_v;
+    shape.batch = 1;
+    shape.max_queries = 70;
+    shape.group = 128;  // two tiles of heads
+    shape.contiguous = true;
+    shape.sources = {SourceShape{.layout = KeyLayout::pool,
+                                 .k_format = format,
+                                 .v_apart = false,
+                                 .topk = 70,
+                                 .page_size = 16,
+                                 .max_keys = 90,
+                                 .lengths = true}};
+    SparseCase one(shape, 17);
+    run(one, 17);
+    if (HasFailure()) return;
+  }
+}
+
+/// Lists of few queries are shared out among CTAs.
+TEST_P(GpuSparseFormats, LongListsOfRowsOfModelsMatchReference) {
+  for (const RowFormat& format : {deepseek_v32_rows(), deepseek_v41_rows()}) {
+    SparseShape shape;
+    shape.dtype = DType::bfloat16;
+    shape.head_dim = format.columns();
+    shape.head_dim_v = format.head_dim_v;
+    shape.batch = 2;
+    shape.max_queries = 1;
+    shape.group = 64;
+    shape.contiguous = true;
+    shape.sources = {SourceShape{.layout = KeyLayout::pages,
+                                 .k_format = format,
+                                 .v_apart = false,
+                                 .topk = 1500,
+                                 .page_size = 64,
+                                 .max_keys = 1800,
+                                 .lengths = true}};
+    SparseCase one(shape, 19);
+    run(one, 19);
     if (HasFailure()) return;
   }
 }

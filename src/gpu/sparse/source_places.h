@@ -20,11 +20,14 @@ struct SourcePlaces {
   std::int64_t row_step = 1;
   std::int64_t list_step = 0;
 
-  // Of rows that are converted to q's dtype, list by list: then k and v are the source's, a place is a row of all its
-  // heads, and these are their formats; V's is none where V is part of K.
+  // Of rows that are converted to q's dtype: then k and v are the source's, a place is a row of all its heads, and
+  // these are their formats; V's is none where V is part of K.
   RowFormat k_format{}, v_format{};
+  bool in_place = false;       // the forward converts them as it reads them: else a kernel does before, list by list
+  std::string not_in_place{};  // why it does not
 
-  bool converted() const { return k_format.given(); }
+  bool in_format() const { return k_format.given(); }
+  bool converted() const { return in_format() && !in_place; }
   bool v_apart() const { return v_format.given(); }
 };
 

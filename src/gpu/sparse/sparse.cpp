@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/sparse/sparse.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "gpu/auxiliary/merge.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
+#include "gpu/sparse/launches.h"
 #include "gpu/sparse/listed_places.h"
 #include "gpu/sparse/listed_rows.h"
 #include "gpu/sparse/sparse_plan.h"
@@ -14,14 +14,6 @@
 
 namespace strobe::gpu {
 namespace {
-
-/// Queries that are computed together: all of some batch entries, or some of one.
-struct Queries {
-  std::int64_t entry, entries;
-  std::int64_t row, rows;  // of an entry; a packed q is one
-
-  std::int64_t count() const { return entries * rows; }
-};
 
 std::byte* bytes_of(const void* data) { return static_cast<std::byte*>(const_cast<void*>(data)); }
 
@@ -55,12 +47,6 @@ TensorView lse_of_queries(const TensorView& lse, const Queries& queries) {
   view.shape = {queries.entries, lse.shape[at], queries.rows};
   view.strides = {entry_stride, lse.strides[at], lse.strides[at + 1]};
   return view;
-}
-
-/// Whether entries follow one another as their rows do.
-bool entries_in_a_row(const ConstTensorView& tensor) {
-  return tensor.rank == 3 || tensor.shape[0] <= 1 || tensor.shape[1] <= 1 ||
-         tensor.strides[0] == tensor.shape[1] * tensor.strides[1];
 }
 
 /// [entries, rows, heads, columns] as the forward has it: a sequence of one query for each list.
@@ -176,7 +162,7 @@ class Launch {
       set_converted(index, forward);
     } else {
       forward.k = call_.places[index].k;
-      forward.v = call_.places[index].v;
+      forward.v = call_.places[index].in_place ? forward.k : call_.places[index].v;
       forward.page_table = in_workspace(source(index).places, DType::int32, {problem.batch, problem.seqlen_k});
     }
     forward.sequences.seqused_k = in_workspace(source(index).counts, DType::int32, {problem.batch});
@@ -241,37 +227,11 @@ class Launch {
   std::byte* workspace_;
 };
 
-/// The launches of a call, as many queries at once as keep to the workspace.
-std::vector<Queries> launches_of(const SparseCall& call) {
-  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
-  const SparseForwardArguments& a = call.arguments;
-  const bool packed = a.q.rank == 3;
-  const std::int64_t entries = packed ? 1 : a.q.shape[0];
-  const std::int64_t rows = a.q.shape[packed ? 0 : 1];
-  const std::int64_t most = std::max<std::int64_t>(1, kMostBytes / bytes_of_query(call));
-  const bool together = entries_in_a_row(a.q) && (call.merges || entries_in_a_row(a.o));
-  std::vector<Queries> launches;
-  if (rows == 0) return launches;
-  if (rows <= most) {
-    const std::int64_t at_once = together ? most / rows : 1;
-    for (std::int64_t entry = 0; entry < entries; entry += at_once) {
-      launches.push_back({entry, std::min(at_once, entries - entry), 0, rows});
-    }
-    return launches;
-  }
-  for (std::int64_t entry = 0; entry < entries; ++entry) {
-    for (std::int64_t row = 0; row < rows; row += most) {
-      launches.push_back({entry, 1, row, std::min(most, rows - row)});
-    }
-  }
-  return launches;
-}
-
 }  // namespace
 
 Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution,
                       const runtime::CudaDevice& device) {
-  const Result<SparseCall> call = sparse_call(arguments);
+  const Result<SparseCall> call = sparse_call(arguments, options, execution, device);
   if (!call.ok()) return call.status();
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();

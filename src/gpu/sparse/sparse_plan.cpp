@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -55,7 +56,8 @@ AttentionProblem problem_of(const SparseCall& call, std::size_t source, std::int
 /// A plan that this thread made before.
 struct Kept {
   std::vector<AttentionProblem> problems;
-  std::vector<bool> v_apart;  // of each source whose rows are converted
+  std::vector<bool> v_apart;       // of each source whose rows are converted
+  std::vector<RowFormat> formats;  // of each source whose rows are converted in place
   bool merges;
   std::string kernels;
   std::shared_ptr<const SparsePlan> plan;
@@ -66,11 +68,27 @@ std::vector<Kept>& kept_plans() {
   return plans;
 }
 
-Result<PlannedSource> planned_source(const AttentionProblem& problem, const Execution& execution,
-                                     const runtime::CudaDevice& device) {
+/// Of a forward that converts rows where they lie.
+engine::PlannedCallResult plan_rows(const AttentionProblem& problem, const RowFormat& format,
+                                    const Execution& execution, const runtime::CudaDevice& device) {
+  std::optional<engine::PlannedCallResult> call;
+  const auto plan_by_one = [&](const Family& family, const std::string& reason) {
+    call = plan_by(family, problem, device, reason,
+                   [&](const Request& request) { return family.plan_rows(request, format); });
+    return call->ok() ? Status() : call->status();
+  };
+  const Status status = ask_families(problem, device, engine::wanted_kernels(execution), plan_by_one);
+  if (!status.ok()) return status;
+  return std::move(*call);
+}
+
+Result<PlannedSource> planned_source(const AttentionProblem& problem, const SourcePlaces& places,
+                                     const Execution& execution, const runtime::CudaDevice& device) {
   PlannedSource source{.problem = problem, .forward = nullptr};
+  const AttentionProblem planned = planned_problem(problem);
   engine::PlannedCallResult forward =
-      plan_by_family(planned_problem(problem), device, engine::wanted_kernels(execution), &Family::plan_forward);
+      places.in_place ? plan_rows(planned, places.k_format, execution, device)
+                      : plan_by_family(planned, device, engine::wanted_kernels(execution), &Family::plan_forward);
   if (!forward.ok()) return forward.status();
   source.forward = std::move(*forward);
   return source;
@@ -80,6 +98,33 @@ std::vector<bool> converted_apart(const SparseCall& call) {
   std::vector<bool> apart;
   for (const SourcePlaces& places : call.places) apart.push_back(places.v_apart());
   return apart;
+}
+
+std::vector<RowFormat> formats_in_place(const SparseCall& call) {
+  std::vector<RowFormat> formats;
+  for (const SourcePlaces& places : call.places) formats.push_back(places.in_place ? places.k_format : RowFormat{});
+  return formats;
+}
+
+/// Has the forward convert a source's rows, where it can.
+void choose_in_place(SparseCall& call, std::size_t index, const SparseOptions& options, const Execution& execution,
+                     const runtime::CudaDevice& device) {
+  SourcePlaces& places = call.places[index];
+  if (!places.in_format()) return;
+  if (call.lists > 1 || places.v_apart()) {
+    places.not_in_place = call.lists > 1 ? "key heads have lists of their own" : "v is not part of k";
+    return;
+  }
+  places.in_place = true;
+  const ConstTensorView& q = call.arguments.q;
+  const std::int64_t queries = (Checked(q.rank == 3 ? 1 : q.shape[0]) * extent(q, 3)).value();
+  const AttentionProblem problem = planned_problem(problem_of(call, index, queries, options));
+  const DeviceShape shape = shape_of(device);
+  const Status status = ask_families(
+      problem, device, engine::wanted_kernels(execution),
+      [&](const Family& family, const std::string&) { return family.takes_rows(problem, shape, places.k_format); });
+  places.in_place = status.ok();
+  if (!status.ok()) places.not_in_place = status.message();
 }
 
 /// What the converted rows of some lists of a source take, of so many columns.
@@ -122,7 +167,8 @@ SparseLayout layout_of(const SparseCall& call, std::vector<PlannedSource> source
 
 }  // namespace
 
-Result<SparseCall> sparse_call(const SparseForwardArguments& a) {
+Result<SparseCall> sparse_call(const SparseForwardArguments& a, const SparseOptions& options,
+                               const Execution& execution, const runtime::CudaDevice& device) {
   SparseCall call{.arguments = a, .places = {}};
   const std::int64_t heads_kv = extent(a.sources[0].k, 2);
   const auto per_head = [](const SparseSource& source) { return source.k.given() && extent(source.indices, 2) > 1; };
@@ -144,6 +190,7 @@ Result<SparseCall> sparse_call(const SparseForwardArguments& a) {
     call.places[i] = *places;
     ++sources;
   }
+  for (std::size_t i = 0; i < call.places.size(); ++i) choose_in_place(call, i, options, execution, device);
   call.merges = sources > 1 || a.lse.given() || a.sink.given() || !heads_in_a_row(a.o, call.lists);
   return call;
 }
@@ -176,25 +223,27 @@ Result<std::shared_ptr<const SparsePlan>> SparsePlan::find(const SparseCall& cal
   std::vector<AttentionProblem> problems;
   for (std::size_t i = 0; i < call.places.size(); ++i) problems.push_back(problem_of(call, i, queries, options));
   std::vector<bool> v_apart = converted_apart(call);
+  std::vector<RowFormat> formats = formats_in_place(call);
   std::vector<Kept>& plans = kept_plans();
   const auto found = std::ranges::find_if(plans, [&](const Kept& kept) {
-    return kept.problems == problems && kept.v_apart == v_apart && kept.merges == call.merges &&
-           kept.kernels == execution.kernels && (kept.plan->layout().zeros != 0) == call.arguments.sink.given();
+    return kept.problems == problems && kept.v_apart == v_apart && kept.formats == formats &&
+           kept.merges == call.merges && kept.kernels == execution.kernels &&
+           (kept.plan->layout().zeros != 0) == call.arguments.sink.given();
   });
   if (found != plans.end()) {
     std::rotate(plans.begin(), found, found + 1);
     return plans.front().plan;
   }
   std::vector<PlannedSource> sources;
-  for (const AttentionProblem& problem : problems) {
-    Result<PlannedSource> source = planned_source(problem, execution, device);
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    Result<PlannedSource> source = planned_source(problems[i], call.places[i], execution, device);
     if (!source.ok()) return source.status();
     sources.push_back(std::move(*source));
   }
   auto plan = std::make_shared<const SparsePlan>(layout_of(call, std::move(sources)), device);
   if (plans.size() == kMostPlans) plans.pop_back();
-  plans.insert(plans.begin(),
-               {std::move(problems), std::move(v_apart), call.merges, std::string(execution.kernels), plan});
+  plans.insert(plans.begin(), {std::move(problems), std::move(v_apart), std::move(formats), call.merges,
+                               std::string(execution.kernels), plan});
   return plan;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A launch of sparse attention, planned: the forward of each source, in which every list is a sequence of one query
-// whose page table names rows, or whose rows are converted and lie one behind another.
+// whose page table names rows, of q's dtype or in a format, or whose rows are converted and lie one behind another.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,9 @@ struct SparseCall {
   bool merges = false;               // parts and the sink are put together; else one source's forward writes o
 };
 
-/// Or why the engine does not take it.
-Result<SparseCall> sparse_call(const SparseForwardArguments& arguments);
+/// Or why the engine does not take it. Rows are converted in place where a family of kernels does.
+Result<SparseCall> sparse_call(const SparseForwardArguments& arguments, const SparseOptions& options,
+                               const Execution& execution, const runtime::CudaDevice& device);
 
 /// One source of a plan.
 struct PlannedSource {

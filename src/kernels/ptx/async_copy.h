@@ -21,6 +21,11 @@ __device__ __forceinline__ void cp_async_16_alone(uint32_t to, const void* from,
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes));
 }
 
+/// The line around an address of global memory, to L2.
+__device__ __forceinline__ void prefetch_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
+}
+
 /// All of this thread's copies since the last commit become a group.
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;\n"); }
 

@@ -31,12 +31,25 @@ struct StoredPiece {
   unsigned scale;  // bits
 };
 
-/// visit.operator()<part>() for the part that has the column.
-template <StoredFormat F, int part = 0, typename Visit>
+/// Columns in which a kernel knows a piece to be when it is compiled.
+struct ColumnRange {
+  int first, count;
+};
+
+constexpr ColumnRange all_columns(const StoredFormat& format) { return {0, columns_of(format)}; }
+
+/// Whether all of these columns are in the part.
+constexpr bool has_columns(const StoredFormat& format, int part, const ColumnRange& range) {
+  const int first = first_column(format, part);
+  return range.first >= first && range.first + range.count <= first + part_of(format, part).columns;
+}
+
+/// visit.operator()<part>() for the part that has the column, which is in the range.
+template <StoredFormat F, ColumnRange range, int part = 0, typename Visit>
 __device__ __forceinline__ void visit_part(int column, const Visit& visit) {
-  if constexpr (part + 1 < F.part_count) {
+  if constexpr (part + 1 < F.part_count && !has_columns(F, part, range)) {
     if (column >= first_column(F, part + 1)) {
-      visit_part<F, part + 1>(column, visit);
+      visit_part<F, range, part + 1>(column, visit);
       return;
     }
   }
@@ -95,10 +108,10 @@ __device__ __forceinline__ unsigned load_scale(const StoredRow& row, int column)
 }
 
 /// Columns [column, column + 8) of a row.
-template <StoredFormat F>
+template <StoredFormat F, ColumnRange range = all_columns(F)>
 __device__ __forceinline__ StoredPiece<F> load_piece(const StoredRow& row, int column) {
   StoredPiece<F> piece{};
-  visit_part<F>(column, [&]<int part>() {
+  visit_part<F, range>(column, [&]<int part>() {
     constexpr StoredPart kPart = part_of(F, part);
     constexpr int kBytes = piece_bytes(kPart.element);
     const int in_part = column - first_column(F, part);
@@ -147,9 +160,9 @@ __device__ __forceinline__ void elements_of(const unsigned* words, float (&eleme
 }
 
 /// What columns [column, column + 8) hold, as float32.
-template <StoredFormat F>
+template <StoredFormat F, ColumnRange range = all_columns(F)>
 __device__ __forceinline__ void piece_values(const StoredPiece<F>& piece, int column, float (&values)[kPieceColumns]) {
-  visit_part<F>(column, [&]<int part>() {
+  visit_part<F, range>(column, [&]<int part>() {
     constexpr StoredPart kPart = part_of(F, part);
     elements_of<kPart.element>(piece.words, values);
     if constexpr (kPart.scale != StoredScale::none) {
@@ -163,10 +176,10 @@ __device__ __forceinline__ void piece_values(const StoredPiece<F>& piece, int co
 }
 
 /// As 16-bit elements.
-template <Element element, StoredFormat F>
+template <Element element, StoredFormat F, ColumnRange range = all_columns(F)>
 __device__ __forceinline__ uint4 packed_piece(const StoredPiece<F>& piece, int column) {
   float x[kPieceColumns];
-  piece_values<F>(piece, column, x);
+  piece_values<F, range>(piece, column, x);
   return {pack<element>(x[0], x[1]), pack<element>(x[2], x[3]), pack<element>(x[4], x[5]), pack<element>(x[6], x[7])};
 }
 

@@ -22,6 +22,19 @@ inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, s
   return problem;
 }
 
+/// What sparse attention over rows of latent attention plans: 2,048 pages of one row for each query, of 128 heads.
+inline AttentionProblem problem_of_rows(std::int64_t queries, std::int64_t head_dim) {
+  AttentionProblem problem = problem_of(2048, head_dim, 512);
+  problem.batch = problem.total_q = queries;
+  problem.seqlen_q = 1;
+  problem.total_k = queries * problem.seqlen_k;
+  problem.heads_q = 128;
+  problem.heads_kv = 1;
+  problem.page_size = 1;
+  problem.has_seqused_k = true;
+  return problem;
+}
+
 inline sm90::forward::Config config_of(const AttentionProblem& problem) {
   return *sm90::forward_config(problem, kH200);
 }

@@ -109,8 +109,13 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
 inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
 /// Where V is part of K, these warps copy rows of their own of every panel. Each thread's copies arrive by themselves.
 inline constexpr int kSharedRowWarps = 2;
+/// Likewise where rows are in a format, but that each warp arrives once. It is all of them.
+inline constexpr int kFormatRowWarps = kWarpsPerWarpgroup;
 
 constexpr int panel_writers(const Config& c) {
+  if (c.keys == KeySource::rows_in_format) {
+    return kFormatRowWarps * (c.debug ? kWarpSize : 1);
+  }
   if (c.keys != KeySource::page_rows) {
     return 1;
   }

@@ -4,6 +4,7 @@
 // reads it for the launch and NVRTC for the kernel.
 #pragma once
 
+#include "kernels/math/row_format.h"
 #include "kernels/score/rule.h"
 #include "kernels/sm90/scheduler/schedule.h"
 #include "kernels/sm90/tile/warpgroup.h"
@@ -12,9 +13,10 @@ namespace strobe::sm90::forward {
 
 /// How producers bring K and V to shared memory.
 enum class KeySource : unsigned char {
-  tensor,      // TMA, a box a block
-  page_boxes,  // from pages, TMA: boxes that lie in one page each
-  page_rows,   // from pages of any size: every lane copies pieces of rows
+  tensor,          // TMA, a box a block
+  page_boxes,      // from pages, TMA: boxes that lie in one page each
+  page_rows,       // from pages of any size: every lane copies pieces of rows
+  rows_in_format,  // from pages of one row: every lane reads pieces of rows as they are stored, and converts them
 };
 
 /// How consumers go over a tile's blocks of keys.
@@ -57,7 +59,8 @@ struct Config {
   int raw_stages = 0;  // of the ring of blocks of K and V as they are stored
 
   KeySource keys = KeySource::tensor;
-  bool entries = false;  // K and V of a sequence are an entry that a list names
+  StoredFormat format = {};  // of rows_in_format
+  bool entries = false;      // K and V of a sequence are an entry that a list names
 
   // Queries see keys of their own chunk only, and chunks begin where tiles and blocks of keys do: a tile's keys end and
   // begin with its chunk, and no score is looked at for that. The rule is that of a call without chunks.
@@ -168,6 +171,10 @@ constexpr bool own_begins_fit(const Config& c) { return most_blocks_between(c) <
 constexpr int threads_per_block(const Config& c) {
   return kWarpgroupSize * (c.consumer_warpgroups + c.producer_warpgroups + c.output_warpgroups);
 }
+
+/// Registers of a thread at launch: 64 K over the threads of the resident CTAs, rounded down to eights. setmaxnreg
+/// waits forever where the roles together want more, and is illegal where it is to increase them to fewer.
+constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
 
 constexpr Tiling tiling(const Config& c) {
   return {.rule = c.rule,

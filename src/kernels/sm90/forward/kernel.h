@@ -34,15 +34,10 @@
 
 namespace strobe::sm90::forward {
 
-/// Registers of a thread at launch: 64 K over the threads of the resident CTAs, rounded down to eights. setmaxnreg
-/// waits forever where the roles together want more, and is illegal where it is to increase them to fewer.
-constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
-
 constexpr bool registers_fit(const Config& c) {
   return c.producer_warpgroups * c.producer_registers + c.consumer_warpgroups * c.consumer_registers +
-                 c.output_warpgroups * c.output_registers <=
-             registers_at_launch(c) * threads_per_block(c) / kWarpgroupSize &&
-         (!is_wide(c) || c.consumer_registers >= registers_at_launch(c));
+             c.output_warpgroups * c.output_registers <=
+         registers_at_launch(c) * threads_per_block(c) / kWarpgroupSize;
 }
 
 /// Whether the loop is one for the operands, and what it does is asked for and possible.

@@ -9,6 +9,7 @@
 #include "kernels/sequence/params.h"
 #include "kernels/sequence/rows.h"
 #include "kernels/sequence/scales.h"
+#include "kernels/sequence/stored_cache.h"
 #include "kernels/sm90/scheduler/schedule.h"
 #include "kernels/sm90/tile/tensor_map.h"
 
@@ -43,7 +44,10 @@ struct Params {
 
   MaxLogitParams max_logits;
 
-  EightBitParams eight_bit;
+  union {  // no variant has both
+    EightBitParams eight_bit;
+    StoredCache rows;  // in a format
+  };
   CacheParams cache;
   BiasBoxParams bias_boxes;
   float*

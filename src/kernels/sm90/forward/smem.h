@@ -107,6 +107,15 @@ constexpr int barrier_count(const Config& c) {
   return 4 * c.stages + 2 * c.raw_stages + 2 * (c.q_stages + c.bias_stages) * c.consumer_warpgroups;
 }
 
+/// Rows in a format: a whole table of sequences would take the place of a stage, where two blocks have to fit.
+inline constexpr int kMostFormatSequences = 416;
+
+/// Of split schedules' table.
+constexpr int split_work_bytes(const Config& c) {
+  const int unused = c.keys == KeySource::rows_in_format ? kMaxSplitSequences - kMostFormatSequences : 0;
+  return static_cast<int>(sizeof(SplitWork) - unused * sizeof(int));
+}
+
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
   const int row_bytes = panels_of_bytes(c.head_dim * operand_bytes(c)) * kPanelRowBytes;
@@ -134,7 +143,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.barriers = plan.text + c.consumer_warpgroups * kWarpsPerWarpgroup * text_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
   const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
-                          : c.schedule == Schedule::split ? static_cast<int>(sizeof(SplitWork))
+                          : c.schedule == Schedule::split ? split_work_bytes(c)
                                                           : 0;
   plan.total_bytes = plan.order + order_bytes;
   return plan;

@@ -32,7 +32,9 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
                 ".packed_heads = 1, .schedule = strobe::Schedule::dealt, .operands = "
                 "strobe::Element::fp16, .keys_per_value_scale = 1, .rotated_columns = 0, .float_output = "
                 "false, .stored = strobe::Element::fp16, .raw_stages = 0, .keys = "
-                "strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, "
+                "strobe::sm90::forward::KeySource::tensor, .format = " +
+                gpu::cpp_text(config.format) +
+                ", .entries = false, .whole_chunks = false, "
                 ".bias_stages = 0, .segment_blocks = 0, .keeps_in_smem = false, .joins_by_rows = false, "
                 ".looks_ahead = true, .late_values = true, .masks_by_words = true, .own_begins = false, "
                 ".relative_alibi = false, .caps_in_softmax = false, .finds_work_again = false, "
@@ -61,6 +63,8 @@ TEST(ForwardVariant, EveryFieldChangesItsHash) {
             ++value;
           } else if constexpr (std::is_enum_v<Value>) {
             value = static_cast<Value>(1);  // no default
+          } else if constexpr (std::is_same_v<Value, StoredFormat>) {
+            value.row_bytes = 656;
           } else {
             value.softcap = true;
           }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of backwards of heads of more than 256 columns, and of forwards whose V is K's first columns, compile,
-// without a GPU, and keep nothing in local memory.
+// The kernels of backwards of heads of more than 256 columns, and of forwards whose V is K's first columns, of rows in
+// a format, too, compile, without a GPU, and keep nothing in local memory.
 #include <gtest/gtest.h>
 
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/plan/plan_problem.h"
@@ -14,6 +15,8 @@
 #include "sm90/backward_variant.h"
 #include "sm90/forward_plan.h"
 #include "sm90/forward_variant.h"
+#include "sm90/rows_in_format.h"
+#include "strobe/row_format.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -148,6 +151,59 @@ TEST_P(Sm90LatentKernels, CompileWithoutSpills) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90LatentKernels, testing::ValuesIn(kLatentOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+struct NamedFormat {
+  const char* name;
+  RowFormat format;
+};
+
+std::ostream& operator<<(std::ostream& out, const NamedFormat& format) { return out << format.name; }
+
+/// Parts that end within panels, groups of the fewest columns, and no alignment.
+constexpr RowFormat kManyParts{.parts = {RowPart{.element = RowElement::int4,
+                                                 .columns = 296,
+                                                 .offset = 1,
+                                                 .scale = RowScale::bfloat16,
+                                                 .scale_columns = 8,
+                                                 .scale_offset = 300},
+                                         RowPart{.element = RowElement::float8_e4m3,
+                                                 .columns = 24,
+                                                 .offset = 150,
+                                                 .scale = RowScale::float8_e8m0,
+                                                 .scale_columns = 8,
+                                                 .scale_offset = 400},
+                                         RowPart{.element = RowElement::float16, .columns = 256, .offset = 500}},
+                               .part_count = 3,
+                               .head_dim_v = 512,
+                               .row_bytes = 1100,
+                               .alignment = 1};
+
+const NamedFormat kFormats[] = {
+    {"mla_bfloat16", mla_bfloat16_rows()},
+    {"deepseek_v32", deepseek_v32_rows()},
+    {"deepseek_v4", deepseek_v4_rows()},
+    {"deepseek_v41", deepseek_v41_rows()},
+    {"deepseek_v41_four_bit", deepseek_v41_four_bit_rows()},
+    {"int8", eight_bit_rows(RowElement::int8, 576)},
+    {"many_parts", kManyParts},
+};
+
+class Sm90FormatRowKernels : public CompiledKernels, public testing::WithParamInterface<NamedFormat> {};
+
+TEST_P(Sm90FormatRowKernels, CompileWithoutSpills) {
+  const RowFormat& format = GetParam().format;
+  for (const auto& [queries, dtype] : {std::pair{1, DType::bfloat16}, std::pair{10'000, DType::float16}}) {
+    AttentionProblem problem = test::problem_of_rows(queries, format.columns());
+    problem.dtype = dtype;
+    const Result<forward::Config> config = rows_config(problem, test::kH200, format);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
+    expect_compiles_without_spills(forward_variant(*config));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90FormatRowKernels, testing::ValuesIn(kFormats),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -5,9 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "call/row_format.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_plan.h"
+#include "sm90/rows_in_format.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -16,6 +18,7 @@ using test::config_of;
 using test::kH200;
 using test::plan_of;
 using test::problem_of;
+using test::problem_of_rows;
 
 using WideChange = void (*)(AttentionProblem& problem);
 
@@ -117,6 +120,44 @@ TEST(Sm90WidePlan, LoadsValuesThatAreKeysOnce) {
   EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.heads_kv = p.heads_q; }));
   EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.softcap = 30.0F; }));
   EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.modifiers.has_bias = true; }));
+}
+
+/// Rows in a format are converted where they lie by all producers, which take registers from the consumer.
+TEST(Sm90WidePlan, ConvertsRowsInAFormat) {
+  for (const std::int64_t queries : {1, 200, 416, 417, 10'000}) {
+    for (const RowFormat& format : {deepseek_v32_rows(), deepseek_v4_rows()}) {
+      const auto config = rows_config(problem_of_rows(queries, format.columns()), kH200, format);
+      ASSERT_TRUE(config.ok()) << config.status().message();
+      EXPECT_EQ(config->keys, forward::KeySource::rows_in_format);
+      EXPECT_EQ(config->format.row_bytes, format.row_bytes);
+      EXPECT_TRUE(config->values_in_keys);
+      EXPECT_GE(config->stages, 8);  // two blocks
+      EXPECT_LE(smem_plan(*config).total_bytes, kMaxSmemBytes);
+      const int registers = config->producer_registers + config->consumer_registers + 2 * config->output_registers;
+      EXPECT_EQ(registers * kWarpgroupSize, 65536);
+    }
+  }
+}
+
+TEST(Sm90WidePlan, SaysWhyRowsInAFormatAreConvertedBefore) {
+  const auto reason = [](WideChange change, const RowFormat& format) {
+    AttentionProblem problem = problem_of_rows(200, 576);
+    change(problem);
+    return std::string(rows_config(problem, kH200, format).status().message());
+  };
+  const WideChange nothing = [](AttentionProblem&) {};
+  const std::string widths =
+      ", of 1 key heads: the sm90 kernels convert rows where they lie of one head, 512 or 576 columns and 512 of V";
+  EXPECT_EQ(reason(nothing, deepseek_v32_rows()), "");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 256; }, deepseek_v32_rows()), "");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 320; }, deepseek_v32_rows()),
+            "5 tiles of query heads read each row: the sm90 kernels convert it where it lies for up to 4");
+  EXPECT_EQ(reason(nothing, plain_rows(DType::float32, 576)),
+            "rows have float32 elements: the sm90 kernels convert those of up to 16 bits where they lie");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; }, eight_bit_rows(RowElement::int8, 128)),
+            "head_dim is 128 and head_dim_v 128" + widths);
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.softcap = 30.0F; }, deepseek_v32_rows()),
+            "softcap is given: the sm90 kernels convert rows where they lie without it");
 }
 
 TEST(Sm90WidePlan, IsExplained) {

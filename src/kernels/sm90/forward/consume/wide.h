@@ -285,7 +285,11 @@ class WideLoop {
 
   __device__ __forceinline__ void run() {
     if (warpgroup_ == 0) {
-      ptx::setmaxnreg_inc<C.consumer_registers>();
+      if constexpr (C.consumer_registers < registers_at_launch(C)) {
+        ptx::setmaxnreg_dec<C.consumer_registers>();
+      } else {
+        ptx::setmaxnreg_inc<C.consumer_registers>();
+      }
       WideScores<C>(context_).run();
     } else {
       ptx::setmaxnreg_inc<C.output_registers>();

@@ -10,6 +10,7 @@
 #include "kernels/sm90/forward/produce/query.h"
 #include "kernels/sm90/forward/produce/stored.h"
 #include "kernels/sm90/forward/produce/wide.h"
+#include "kernels/sm90/forward/produce/wide_format_rows.h"
 #include "kernels/sm90/forward/produce/wide_rows.h"
 #include "kernels/sm90/forward/produce/wide_shared_rows.h"
 
@@ -63,6 +64,8 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
   }
   if constexpr (converts(C)) {
     StoredLoader<C>(context).run();
+  } else if constexpr (C.keys == KeySource::rows_in_format) {
+    FormatRowsFeeder<C>(context, warp).run();
   } else if constexpr (is_wide(C)) {
     if (warp == 0) {
       feed_shared_queries(context);

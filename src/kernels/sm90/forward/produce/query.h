@@ -91,6 +91,19 @@ __device__ __forceinline__ void load_query_panel(const Context<C>& context, cons
   }
 }
 
+/// Wide loops: a tile's rows of Q where all of them stay in shared memory: by the thread that feeds.
+template <Config C>
+__device__ __forceinline__ void load_queries(const Context<C>& context, const TileWork& work,
+                                             unsigned char* destination, uint64_t& full) {
+  const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
+  expect(full, smem_plan(C).q_bytes);
+  for (int column = 0; column < C.head_dim; column += kPanelColumns) {
+    load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head), destination,
+                                     full);
+    destination += tile_bytes(kRowsPerWarpgroup, kPanelColumns);
+  }
+}
+
 /// Where V is K's first columns: a tile's columns of Q that one stage takes on their way to registers: by the thread
 /// that feeds.
 template <Config C>

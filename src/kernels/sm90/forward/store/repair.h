@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/score/exact_row.h"
+#include "kernels/sequence/format_rows.h"
 #include "kernels/sequence/stored_rows.h"
 #include "kernels/sm90/forward/tile/rows.h"
 #include "kernels/sm90/forward/tile/split.h"
@@ -40,7 +41,9 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
 /// Where a tile's rows of K and V lie.
 template <Config C>
 __device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
-  if constexpr (kInCache<C>) {
+  if constexpr (C.keys == KeySource::rows_in_format) {
+    return sequence::FormatRows<C.format, C.rule.element>(params.cache, params.rows, work.tile.sequence, work.k.start);
+  } else if constexpr (kInCache<C>) {
     return cached_rows<C>(params, work);
   } else {
     return score::ElementRows<C.rule.element>{};
