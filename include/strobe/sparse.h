@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "strobe/attention.h"
 #include "strobe/export.h"
@@ -81,6 +82,13 @@ struct SparseForwardArguments {
 /// q's, are rounded to q's dtype first, and unsupported are formats and strides as docs/sparse.md says. @experimental
 STROBE_API Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options = {},
                                  const Execution& execution = {});
+
+/// Which engine and kernels sparse_forward() takes for such a call, and how it reads the rows of each source, in a few
+/// lines of text, without running it: no memory of a tensor is read, and `data` may be null. On a GPU the kernels are
+/// loaded, or compiled. Fails as sparse_forward() does. @experimental
+STROBE_API Result<std::string> explain_sparse_forward(const SparseForwardArguments& arguments,
+                                                      const SparseOptions& options = {},
+                                                      const Execution& execution = {});
 
 /// Where the gradients of a source's k and v go: of their shapes and dtypes. Every element is written, zeros to rows
 /// that no list names. Without v, dv is not given either, and dk has both gradients. @experimental

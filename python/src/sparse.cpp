@@ -206,6 +206,33 @@ void forward(nb::handle q, const nb::list& sources, nb::handle o, nb::handle lse
   raise_if_failed(status);
 }
 
+/// Of `head_dim_v` columns of V, with LSE where it is wanted.
+std::string explain(nb::handle q, const nb::list& sources, nb::handle head_dim_v, bool lse, nb::handle sink,
+                    nb::handle cu_seqlens_q, nb::handle scale, nb::handle softcap, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  SparseForwardArguments arguments;
+  arguments.q = imports.view(q, {"q", kFloats});
+  read_sources(sources, imports, arguments.sources);
+  const auto& shape = arguments.q.shape;
+  const std::int64_t columns = integer({"head_dim_v", head_dim_v});
+  arguments.o = arguments.q.rank == 4 ? tensor(static_cast<float*>(nullptr), {shape[0], shape[1], shape[2], columns})
+                                      : tensor(static_cast<float*>(nullptr), {shape[0], shape[1], columns});
+  arguments.o.dtype = arguments.q.dtype;
+  arguments.o.device = arguments.q.device;
+  if (lse) {
+    arguments.lse = arguments.q.rank == 4 ? tensor(static_cast<float*>(nullptr), {shape[0], shape[2], shape[1]})
+                                          : tensor(static_cast<float*>(nullptr), {shape[1], shape[0]});
+    arguments.lse.device = arguments.q.device;
+  }
+  arguments.sink = imports.view(sink, {"sink", "float32"});
+  arguments.cu_seqlens_q = imports.view(cu_seqlens_q, {"cu_seqlens_q", kIntegers});
+  const SparseOptions options = read_sparse_options(scale, softcap);
+  const CallOptions call = read_options(keywords, imports);
+  const Result<std::string> text = explain_sparse_forward(arguments, options, call.execution);
+  raise_if_failed(text.status());
+  return *text;
+}
+
 /// `gradients` has a pair (dk, dv) for each source, dv None where V is part of K.
 void backward(nb::handle q, const nb::list& sources, nb::handle o, nb::handle lse, nb::handle sink,
               nb::handle cu_seqlens_q, nb::handle scale, nb::handle softcap, nb::handle d_o, nb::handle d_lse,
@@ -255,6 +282,9 @@ void bind_sparse(nb::module_& module) {
              nb::arg("format"), nb::arg("options"));
   module.def("sparse_forward", &forward, nb::arg("q").none(), nb::arg("sources"), nb::arg("o").none(),
              nb::arg("lse").none(), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),
+             nb::arg("softcap").none(), nb::arg("options"));
+  module.def("explain_sparse", &explain, nb::arg("q").none(), nb::arg("sources"), nb::arg("head_dim_v").none(),
+             nb::arg("lse"), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),
              nb::arg("softcap").none(), nb::arg("options"));
   module.def("sparse_backward", &backward, nb::arg("q").none(), nb::arg("sources"), nb::arg("o").none(),
              nb::arg("lse").none(), nb::arg("sink").none(), nb::arg("cu_seqlens_q").none(), nb::arg("scale").none(),

@@ -18,7 +18,7 @@ from strobe._quantize import QuantizationPlan, plan_quantization, quantize
 from strobe._quantized import Quantized
 from strobe._row_format import RowFormat, RowPart
 from strobe._shared_prefix import shared_prefix_attention
-from strobe._sparse import sparse_attention
+from strobe._sparse import explain_sparse_attention, sparse_attention
 from strobe._sparse_source import SparseSource
 from strobe._threads import get_threads, set_threads
 
@@ -41,6 +41,7 @@ __all__ = [
     "butterfly_block_mask",
     "dropout_mask",
     "explain",
+    "explain_sparse_attention",
     "get_threads",
     "info",
     "local_block_mask",

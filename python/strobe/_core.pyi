@@ -143,6 +143,17 @@ def sparse_forward(
     softcap: float,
     **options: Any,
 ) -> None: ...
+def explain_sparse(
+    q: Tensor,
+    sources: list[Any],
+    head_dim_v: int,
+    lse: bool,
+    sink: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    **options: Any,
+) -> str: ...
 def sparse_backward(
     q: Tensor,
     sources: list[Any],

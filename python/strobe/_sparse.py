@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over lists of keys."""
 
+import dataclasses
+import inspect
 from typing import Any
 
 from strobe import _core
@@ -90,3 +92,22 @@ def sparse_attention(
     )  # fmt: skip
     mark_written(out, lse)
     return (out, lse) if return_lse else out
+
+
+def explain_sparse_attention(q: Tensor, k: Tensor, v: Tensor | None, indices: Tensor, **options: Any) -> str:
+    """Which engine and kernels sparse_attention takes, and how it reads the rows, in a few lines of text.
+
+    Takes what strobe.sparse_attention takes, and raises what it would raise, without running it or reading the tensors'
+    memory. On GPUs kernels that are not there yet are compiled.
+    """
+    call = inspect.signature(sparse_attention).bind(q, k, v, indices, **options)
+    call.apply_defaults()
+    a = call.arguments
+    fields = (field.name for field in dataclasses.fields(SparseSource))
+    source = SparseSource(**{name: a[name] for name in fields})
+    framework = framework_of(q)
+    return _core.explain_sparse(
+        q, [source] if a["extra"] is None else [source, a["extra"]], value_columns(source, a["head_dim_v"]),
+        a["return_lse"], a["sink"], a["cu_seqlens_q"], a["scale"], a["softcap"],
+        threads=a["threads"], engine=a["engine"], stream=framework.stream(None),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ MODULES = {
         "attention", "attention_backward", "explain", "info", "set_threads", "get_threads",
         "ScoreOptions", "Options", "ScoreFunction", "dropout_mask",
         "local_block_mask", "strided_block_mask", "butterfly_block_mask", "append", "AppendOptions", "merge",
-        "merge_backward", "sparse_attention", "SparseSource", "RowFormat", "RowPart", "mla",
+        "merge_backward", "sparse_attention", "explain_sparse_attention", "SparseSource", "RowFormat", "RowPart", "mla",
         "shared_prefix_attention", "quantize", "QuantizeOptions", "Quantized", "plan_quantization", "QuantizationPlan",
         "EightBitOptions"),
     "strobe.torch": (

@@ -103,6 +103,17 @@ Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& 
   return status.ok() ? (*chosen)->sparse_forward(arguments, options, execution) : status;
 }
 
+Result<std::string> explain_sparse(const SparseForwardArguments& arguments, const SparseOptions& options,
+                                   const Execution& execution) {
+  Status status = api::first_failure([&] { return api::check_sparse_shapes(arguments, options); },
+                                     [&] { return api::check_threads(execution.threads); });
+  if (!status.ok()) return status;
+  const Result<const engine::Implementation*> chosen =
+      api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
+  if (!chosen.ok()) return chosen.status();
+  return (*chosen)->explain_sparse_forward(arguments, options, execution);
+}
+
 }  // namespace
 
 namespace api {
@@ -146,6 +157,11 @@ Status check_sparse_values(const SparseForwardArguments& a) {
 Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
                       const Execution& execution) {
   return api::guarded([&] { return run_sparse(arguments, options, execution); });
+}
+
+Result<std::string> explain_sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
+                                           const Execution& execution) {
+  return api::guarded([&] { return explain_sparse(arguments, options, execution); });
 }
 
 }  // namespace strobe

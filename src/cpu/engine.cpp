@@ -145,6 +145,12 @@ class CpuEngine final : public engine::Implementation {
     return {};
   }
 
+  Result<std::string> explain_sparse_forward(const SparseForwardArguments& arguments, const SparseOptions&,
+                                             const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    return cpu::explain_sparse_forward(arguments);
+  }
+
   Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
                          const Execution& execution) const override {
     if (Status status = check_no_stream(execution); !status.ok()) return status;

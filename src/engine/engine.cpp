@@ -77,6 +77,11 @@ Status Implementation::sparse_forward(const SparseForwardArguments&, const Spars
   return lacks(id(), "sparse attention");
 }
 
+Result<std::string> Implementation::explain_sparse_forward(const SparseForwardArguments&, const SparseOptions&,
+                                                           const Execution&) const {
+  return lacks(id(), "sparse attention");
+}
+
 Status Implementation::sparse_backward(const SparseBackwardArguments&, const SparseOptions&, const Execution&) const {
   return lacks(id(), "backward of sparse attention");
 }

@@ -102,9 +102,12 @@ class Implementation {
   virtual Status append_rows(const AppendRowsArguments& arguments, const RowFormat& format,
                              const Execution& execution) const;
 
-  /// Runs a checked call of sparse attention, or its backward, on a device that it serves; by default unsupported.
+  /// Runs a checked call of sparse attention, says what it would do, or runs its backward, on a device that it serves;
+  /// by default unsupported.
   virtual Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
                                 const Execution& execution) const;
+  virtual Result<std::string> explain_sparse_forward(const SparseForwardArguments& arguments,
+                                                     const SparseOptions& options, const Execution& execution) const;
   virtual Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
                                  const Execution& execution) const;
 

@@ -98,6 +98,13 @@ class GpuEngine final : public engine::Implementation {
     return gpu.ok() ? gpu::sparse_forward(arguments, options, execution, **gpu) : gpu.status();
   }
 
+  Result<std::string> explain_sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
+                                             const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.q.device.index);
+    if (!gpu.ok()) return gpu.status();
+    return gpu::explain_sparse_forward(arguments, options, execution, **gpu);
+  }
+
   Status sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
                          const Execution& execution) const override {
     const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.forward.q.device.index);

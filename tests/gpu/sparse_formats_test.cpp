@@ -92,6 +92,14 @@ class GpuSparseFormats : public FamilyTest {
     EXPECT_TRUE(one.lse.guards_intact());
   }
 
+  std::string explanation(SparseCase& one) {
+    DeviceCopies copies(device());
+    const Result<std::string> text =
+        explain_sparse_forward(one.placed(Place{copies}), one.shape.options, tested_execution(stream().get()));
+    EXPECT_TRUE(text.ok()) << text.status().message();
+    return text.ok() ? *text : "";
+  }
+
   void run(SparseCase& one, std::uint64_t seed) {
     SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed) + ": " + describe(one.shape));
     DeviceCopies copies(device());
@@ -149,6 +157,9 @@ TEST_P(GpuSparseFormats, RowsOfModelsMatchReference) {
     SparseCase one(shape, 3);
     run(one, 3);
     if (HasFailure()) return;
+    const bool in_place =
+        explanation(one).find("converted to bfloat16 as the forward reads them\n") != std::string::npos;
+    EXPECT_EQ(in_place, tested_family() == Family::sm90);
   }
 }
 
@@ -197,6 +208,9 @@ TEST_P(GpuSparseFormats, LongListsOfRowsOfModelsMatchReference) {
     SparseCase one(shape, 19);
     run(one, 19);
     if (HasFailure()) return;
+    if (tested_family() == Family::sm90) {
+      EXPECT_NE(explanation(one).find("split keys "), std::string::npos) << explanation(one);
+    }
   }
 }
 

@@ -255,3 +255,15 @@ def test_rows_are_appended_in_pages():
 
 def test_the_page_runs():
     test_tour.run(test_tour.ROOT / "docs" / "sparse.md")
+
+
+def test_is_explained(call):
+    q, k, v, indices = call
+    text = strobe.explain_sparse_attention(q, k, v, indices, return_lse=True)
+    assert text.startswith("engine        cpu: the tensors are in host memory\n")
+    assert "tasks         6 queries by 1 key heads\n" in text
+    assert "source 0      rows float32 of K and float32 of V, converted to float32 as they are read\n" in text
+    with pytest.raises(ValueError, match=r"sources\[0\].k has 64 columns and q has 32"):
+        strobe.explain_sparse_attention(q[..., :32].copy(), k, v, indices)
+    with pytest.raises(TypeError):
+        strobe.explain_sparse_attention(q, k, v, indices, windows=3)

@@ -155,5 +155,31 @@ TEST(SparseForward, AKeyThatIsNamedTwiceCountsTwice) {
   EXPECT_FLOAT_EQ(lse[0], std::log(3.0F));
 }
 
+/// Without memory: of a decode whose list is split, over rows in a format.
+TEST(SparseForward, IsExplainedWithoutBeingRun) {
+  const auto uint8 = [](std::initializer_list<std::int64_t> shape) {
+    ConstTensorView view = tensor(static_cast<const float*>(nullptr), shape);
+    view.dtype = DType::uint8;
+    return view;
+  };
+  SparseForwardArguments a;
+  a.q = tensor(static_cast<const float*>(nullptr), {1, 1, 16, 576});
+  a.o = tensor(static_cast<float*>(nullptr), {1, 1, 16, 512});
+  a.sources[0].k = uint8({40, 64, 1, 656});
+  a.sources[0].k_format = deepseek_v32_rows();
+  a.sources[0].in_pool = true;
+  a.sources[0].indices = tensor(static_cast<const std::int32_t*>(nullptr), {1, 1, 1, 2048});
+  const Result<std::string> text = explain_sparse_forward(a);
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  EXPECT_EQ(text->find("engine        cpu: the tensors are in host memory\ninstructions  "), 0U) << *text;
+  EXPECT_NE(text->find("tasks         1 queries by 1 key heads, their lists in 8 parts of 256 keys\n"
+                       "source 0      rows of 656 bytes, converted to float32 as they are read\n"),
+            std::string::npos)
+      << *text;
+  a.sources[0].indices.dtype = DType::float32;
+  EXPECT_EQ(explain_sparse_forward(a).status().message(), sparse_forward(a).message());
+  EXPECT_EQ(explain_sparse_forward(a).status().code(), StatusCode::invalid_argument);
+}
+
 }  // namespace
 }  // namespace strobe::test

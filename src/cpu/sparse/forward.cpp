@@ -10,27 +10,12 @@
 #include "cpu/kernels/task.h"
 #include "cpu/passes.h"
 #include "cpu/sparse/call.h"
+#include "cpu/sparse/list_split.h"
 #include "cpu/sparse/sparse.h"
 #include "cpu/workers.h"
 
 namespace strobe::cpu {
 namespace {
-
-// Tasks that keep the workers of a large machine busy, and keys that are worth a task.
-constexpr std::int64_t kWantedTasks = 64;
-constexpr std::int64_t kLeastPlaces = 256;
-
-/// How the places of a list are split: by shapes, so that threads change no bit.
-struct ListSplit {
-  ListSplit(std::int64_t units, std::int64_t list_keys) {
-    const std::int64_t most =
-        std::min(ceil_div(kWantedTasks, std::max<std::int64_t>(units, 1)), ceil_div(list_keys, kLeastPlaces));
-    places = round_up(ceil_div(list_keys, std::max<std::int64_t>(most, 1)), kSparseBlock);
-    parts = std::max<std::int64_t>(1, ceil_div(list_keys, std::max<std::int64_t>(places, 1)));
-  }
-  std::int64_t places;  // of a part
-  std::int64_t parts;
-};
 
 constexpr double kNaturalLog2 = 0.693147180559945309417232;
 

@@ -2,6 +2,8 @@
 // Sparse attention on GPUs: the forward of paged caches, over lists as page tables, and the gradients of such calls.
 #pragma once
 
+#include <string>
+
 #include "runtime/device.h"
 #include "strobe/sparse.h"
 
@@ -12,6 +14,10 @@ namespace strobe::gpu {
 /// LSE are put together, each source's O in q's dtype.
 Status sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution,
                       const runtime::CudaDevice& device);
+
+/// What that does, in a few lines.
+Result<std::string> explain_sparse_forward(const SparseForwardArguments& arguments, const SparseOptions& options,
+                                           const Execution& execution, const runtime::CudaDevice& device);
 
 /// The gradients of a checked call of 16-bit elements, likewise. P, dS and what each query adds to the rows of its keys
 /// are in the workspace for a wave of queries at a time, some 256 MiB or what one query needs; dK and dV are there in
