@@ -93,6 +93,18 @@ TEST_P(GpuWideText, WithoutASoftmax) {
   expect_matches(linear, {{130, 130}, {2, 1000}});
 }
 
+TEST_P(GpuWideText, Dropout) {
+  AttentionCase attention = wide_case({"tanh(score) * 2", "abs(q - k) < 70", {}});
+  attention.options.dropout = 0.25F;
+  expect_matches(attention, {{130, 200}});
+}
+
+TEST_P(GpuWideText, RowInvariantCalls) {
+  AttentionCase attention = wide_case({"score - 0.01 * abs(q - k)", "(q + k) % 3 != 0", {}}, 320, 256);
+  attention.options.row_invariant = true;
+  expect_matches(attention, {{70, 200}, {3, 300}});
+}
+
 // The sm80 kernels alone have these gradients; where sm90 serves a call without, such a call is theirs.
 TEST_P(GpuWideText, GradientsOfCaptures) {
   if (tested_family() != Family::sm80) GTEST_SKIP() << "of the sm80 kernels";
