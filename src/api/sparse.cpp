@@ -88,14 +88,19 @@ class SourceValues {
   std::string name_;
 };
 
-Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution) {
-  Status status = api::first_failure([&] { return api::check_sparse_shapes(arguments, options); },
-                                     [&] { return api::check_threads(execution.threads); });
+/// The engine of a call of shapes that belong together.
+Result<const engine::Implementation*> engine_for(const SparseForwardArguments& arguments, const SparseOptions& options,
+                                                 const Execution& execution) {
+  const Status status = api::first_failure([&] { return api::check_sparse_shapes(arguments, options); },
+                                           [&] { return api::check_threads(execution.threads); });
   if (!status.ok()) return status;
-  const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
+  return api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
+}
+
+Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution) {
+  const Result<const engine::Implementation*> chosen = engine_for(arguments, options, execution);
   if (!chosen.ok()) return chosen.status();
-  status = api::check_sparse_memory(arguments);
+  Status status = api::check_sparse_memory(arguments);
   if (status.ok()) {
     status = arguments.q.device.type == DeviceType::cpu ? api::check_sparse_values(arguments)
                                                         : api::check_device_values(arguments, execution);
@@ -105,11 +110,7 @@ Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& 
 
 Result<std::string> explain_sparse(const SparseForwardArguments& arguments, const SparseOptions& options,
                                    const Execution& execution) {
-  Status status = api::first_failure([&] { return api::check_sparse_shapes(arguments, options); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
-  const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
+  const Result<const engine::Implementation*> chosen = engine_for(arguments, options, execution);
   if (!chosen.ok()) return chosen.status();
   return (*chosen)->explain_sparse_forward(arguments, options, execution);
 }
