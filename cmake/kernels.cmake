@@ -11,7 +11,7 @@ if(NOT STROBE_GPU MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "STROBE_GPU is ${STROBE_GPU}; AUTO, ON and OFF are accepted")
 endif()
 
-set(STROBE_PACK "." CACHE STRING "Kernels compiled ahead: those whose names this regular expression finds; 'none': no one")
+set(STROBE_PACK "." CACHE STRING "Kernels compiled ahead: those whose names this regular expression finds; '^$': no one")
 
 # The presets share one copy of what is fetched and compiled.
 set(kernels_folder "${PROJECT_BINARY_DIR}/cuda")
