@@ -213,7 +213,7 @@ def test_opcheck(options):
     torch.library.opcheck(torch.ops.strobe.attention.default, arguments)
     o, lse, _ = torch.ops.strobe.attention(*arguments)
     detached = (x.detach() for x in (torch.randn_like(o), torch.randn_like(lse), q, k, v, o, lse))
-    torch.library.opcheck(torch.ops.strobe.attention_backward.default, (*detached, *arguments[3:-1], False, False))
+    torch.library.opcheck(torch.ops.strobe.attention_backward.default, (*detached, *arguments[3:-1], False, False, 0))
     assert len(arguments) == 3 + len(ops.TENSOR_NAMES) + len(ops.VALUE_NAMES) + 1
 
 
