@@ -23,6 +23,7 @@ cd "$(dirname "$0")/../.."
 jobs=${JOBS:-$(nproc)}
 programs=(gpu_tests gpu_random_tests runtime_gpu_tests cli_tests strobe quickstart_gpu)
 
+scripts/install-dependencies.sh
 [[ -e build/release/build.ninja ]] || cmake --preset release --log-level=NOTICE
 cmake --build --preset release --parallel "$jobs" --target strobe strobe_program "${programs[@]}"
 if [[ ${MUTATIONS:-yes} != no ]]; then python3 scripts/mutation/run_gpu.py --build-only; fi
