@@ -31,11 +31,10 @@ Result<forward::Config> rows_config(const AttentionProblem& problem, const gpu::
   const Result<forward::Config> tiles = forward_config(problem, shape, choice);
   if (!tiles.ok()) return tiles.status();
   // Each tile converts the rows anew. log: wide-rows-in-format
-  constexpr std::int64_t kMostTiles = 4;
   const std::int64_t tiles_of_list = problem.heads_q / tiles->packed_heads;
-  if (tiles_of_list > kMostTiles) {
-    return unsupported("{} tiles of query heads read each row: the sm90 kernels convert it where it lies for up to {}",
-                       tiles_of_list, kMostTiles);
+  if (tiles_of_list > 1) {
+    return unsupported("{} tiles of query heads read each row: the sm90 kernels convert it where it lies for one",
+                       tiles_of_list);
   }
   forward::Config config = *tiles;
   config.keys = forward::KeySource::rows_in_format;

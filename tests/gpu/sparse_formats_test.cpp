@@ -171,8 +171,8 @@ TEST_P(GpuSparseFormats, ManyQueriesOfRowsOfModelsMatchReference) {
     shape.head_dim = format.columns();
     shape.head_dim_v = format.head_dim_v;
     shape.batch = 1;
-    shape.max_queries = 70;
-    shape.group = 128;  // two tiles of heads
+    shape.max_queries = 140;  // more than multiprocessors
+    shape.group = 64;         // one tile of heads
     shape.contiguous = true;
     shape.sources = {SourceShape{.layout = KeyLayout::pool,
                                  .k_format = format,

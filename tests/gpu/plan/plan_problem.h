@@ -28,7 +28,7 @@ inline AttentionProblem problem_of_rows(std::int64_t queries, std::int64_t head_
   problem.batch = problem.total_q = queries;
   problem.seqlen_q = 1;
   problem.total_k = queries * problem.seqlen_k;
-  problem.heads_q = 128;
+  problem.heads_q = 64;
   problem.heads_kv = 1;
   problem.page_size = 1;
   problem.has_seqused_k = true;

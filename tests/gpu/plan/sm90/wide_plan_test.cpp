@@ -149,9 +149,8 @@ TEST(Sm90WidePlan, SaysWhyRowsInAFormatAreConvertedBefore) {
   const std::string widths =
       ", of 1 key heads: the sm90 kernels convert rows where they lie of one head, 512 or 576 columns and 512 of V";
   EXPECT_EQ(reason(nothing, deepseek_v32_rows()), "");
-  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 256; }, deepseek_v32_rows()), "");
-  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 320; }, deepseek_v32_rows()),
-            "5 tiles of query heads read each row: the sm90 kernels convert it where it lies for up to 4");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 128; }, deepseek_v32_rows()),
+            "2 tiles of query heads read each row: the sm90 kernels convert it where it lies for one");
   EXPECT_EQ(reason(nothing, plain_rows(DType::float32, 576)),
             "rows have float32 elements: the sm90 kernels convert those of up to 16 bits where they lie");
   EXPECT_EQ(reason([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; }, eight_bit_rows(RowElement::int8, 128)),
