@@ -22,7 +22,7 @@ from timing import captured, median_milliseconds
 from vllm.config import CUDAGraphMode
 
 HEADS, HEADS_KV, HEAD_DIM, BLOCK = 32, 8, 128, 16
-DECODES = [(1, 4096), (8, 4096), (32, 4096), (64, 4096), (256, 4096), (16, 32768)]
+DECODES = [(1, 4096), (2, 16384), (4, 8192), (8, 4096), (16, 4096), (32, 4096), (64, 4096), (256, 4096), (16, 32768)]
 MIXED = [((2, 512, 2048), (64, 4096)), ((1, 2048, 0), (32, 8192)), ((1, 512, 0), (256, 1024))]  # chunks, then decodes
 
 

@@ -41,6 +41,20 @@ BOTH_PASSES = [
         "Chunk128",
     ),
     KernelMutation(
+        "whole parts of tiles lose their last block",
+        f"{KERNELS}/scheduler/split_scheduler.h",
+        "min(blocks, part.first + work_.most_blocks);",
+        "min(blocks, part.first + work_.most_blocks - 1);",
+        "GpuForward.GivesCtasWholePartsOfTilesWhereThatIsEven/sm90",
+    ),
+    KernelMutation(
+        "parts of a row that begins a sequence are taken for the sequence's before",
+        f"{AUXILIARY}/combine.h",
+        "params.cu_seqlens_q[index + 1] <= row",
+        "params.cu_seqlens_q[index + 1] < row",
+        "GpuCache.PackedQueriesOfAMixedBatch/sm90",
+    ),
+    KernelMutation(
         "a part's keys begin where the whole's do",
         f"{SEQUENCE}/visible_keys.h",
         "sequence.diagonal = first.q - first.k;",

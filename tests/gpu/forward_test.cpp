@@ -87,6 +87,29 @@ TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
   }
 }
 
+/// Lengths that give each CTA a part of one tile, some whole tiles, or neither.
+TEST_P(GpuForward, GivesCtasWholePartsOfTilesWhereThatIsEven) {
+  Random random(4);
+  for (const std::int64_t sequences : {3, 11, 16, 35, 70}) {
+    AttentionCase attention = plain_case(2, 64, CausalMask::bottom_right);
+    attention.batch = sequences;
+    attention.heads_q = attention.heads_kv = 8;
+    attention.k.rows = 1100;
+    attention.k.seqused.assign(static_cast<std::size_t>(sequences), 1100);
+    SCOPED_TRACE(describe(attention));
+    ForwardCase one(attention, device());
+    for (const std::int64_t shortest : {1100, 1000, 0}) {
+      for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+        one.tensors.seqused_k.set(sequence, static_cast<double>(random.integer(shortest, 1100)));
+      }
+      one.copies.upload(one.tensors.seqused_k);
+      one.poison();
+      one.forward(stream());
+      one.expect_forward_right();
+    }
+  }
+}
+
 /// Keys behind a causal mask that others of the tile see, in parts of a tile.
 TEST_P(GpuForward, KeepsNaNOfHiddenKeysOutOfParts) {
   Random random(2);

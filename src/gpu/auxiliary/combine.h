@@ -41,7 +41,10 @@ auxiliary::CombineParams combine_params(const Params& params, const SplitParams&
   combine.block_m = tiles.block_m;
   combine.m_tiles = tiles.m_tiles;
   combine.head_dim_v = params.head_dim_v;
-  combine.jobs = (Checked(tiles.tiles) * split.slot_rows).value<int>();
+  const SequenceParams& sequences = params.sequences;
+  const std::int64_t rows =
+      sequences.cu_seqlens_q != nullptr ? sequences.total_q : std::int64_t{sequences.batch} * sequences.seqlen_q;
+  combine.jobs = (Checked(rows) * tiles.heads * tiles.packed_heads).value<int>();
   combine.sink = params.score.sink;
   return combine;
 }

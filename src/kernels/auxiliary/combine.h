@@ -253,28 +253,50 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
 
 // -- Split keys -------------------------------------------------------------------------------------------------------
 
-/// A row of a tile whose keys were shared, as numbers.
+/// Which sequence has row `row` of packed queries; the number of sequences: it lies behind the last one. By whole
+/// warps.
+__device__ __forceinline__ int sequence_of_row(const SequenceParams& params, int row) {
+  int before = 0;  // sequences that end before the row
+  for (int first = 0; first < params.sequences; first += kWarp) {
+    const int index = first + static_cast<int>(threadIdx.x % kWarp);
+    const bool ends = index < params.sequences && params.cu_seqlens_q[index + 1] <= row;
+    before += __popc(__ballot_sync(0xffffffffU, ends));
+  }
+  return before;
+}
+
+/// A row of O and the tile that it belongs to, whose keys were shared.
 struct SharedRow {
-  int tile, row_of_tile, row;  // `row`: of its head, packed heads counted in
-  int head, sequence;          // `head`: of the tile, packed
+  int head;      // query head
+  int sequence;  // behind the last one: their number
+  int tile, row_of_tile;
+  int row;      // of its tiles' head, packed heads counted in
+  bool exists;  // it belongs to a sequence, and its tile has a row in use
   sequence::SequenceRows q;
 
-  /// Row `job` of all tiles' rows.
+  /// Row `job` of O, heads innermost. By whole warps.
   template <CombineConfig C>
   __device__ __forceinline__ static SharedRow of(const CombineParams& params, int job) {
-    const int tile = job / params.slot_rows;
-    const int row_of_tile = job - tile * params.slot_rows;
-    const int head = tile / params.m_tiles % params.heads;
-    const int row = tile % params.m_tiles * params.block_m + row_of_tile;
-    const int sequence = tile / params.m_tiles / params.heads;
-    return {tile, row_of_tile, row,
-            head, sequence,    sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence)};
+    SharedRow row;
+    const int heads = params.heads * params.packed_heads;
+    const int flat_row = job / heads;
+    row.head = job - flat_row * heads;
+    const bool packed = C.varlen && params.sequences.cu_seqlens_q != nullptr;
+    row.sequence = packed ? sequence_of_row(params.sequences, flat_row) : flat_row / params.sequences.seqlen_q;
+    const bool found = row.sequence < params.sequences.batch;
+    row.q = found ? sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, row.sequence)
+                  : sequence::SequenceRows{0, 0, 0};
+    const int query = flat_row - (packed ? row.q.start : row.sequence * params.sequences.seqlen_q);
+    const int head = row.head / params.packed_heads;
+    row.row = query * params.packed_heads + row.head - head * params.packed_heads;
+    const int m = row.row / params.block_m;
+    row.row_of_tile = row.row - m * params.block_m;
+    row.tile = (row.sequence * params.heads + head) * params.m_tiles + m;
+    row.exists = query >= 0 && query < row.q.owned && m < params.m_tiles && row.row_of_tile < params.slot_rows &&
+                 m * params.block_m < row.q.used * params.packed_heads;
+    return row;
   }
 
-  /// Whether there is such a tile, and the row belongs to a sequence.
-  __device__ __forceinline__ bool exists(const CombineParams& params) const {
-    return row - row_of_tile < q.used * params.packed_heads && row < q.owned * params.packed_heads;
-  }
   __device__ __forceinline__ bool is_used(const CombineParams& params) const {
     return row < q.used * params.packed_heads;
   }
@@ -294,7 +316,7 @@ struct OutputRow {
 
   __device__ __forceinline__ OutputRow(const CombineParams& params, const SharedRow& from)
       : batch(params.sequences.cu_seqlens_q != nullptr ? 0 : from.sequence),
-        head(from.head * params.packed_heads + from.row % params.packed_heads),
+        head(from.head),
         row(from.q.start + from.row / params.packed_heads) {}
 
   __device__ __forceinline__ unsigned short* o(const CombineParams& params) const {
@@ -305,7 +327,8 @@ struct OutputRow {
   }
 };
 
-/// Grid: jobs / rows_per_block, rounded up. Tiles that are whole are left as they are.
+/// Grid: jobs / rows_per_block, rounded up. Tiles that are whole are left as they are. What does not depend on the
+/// forward is found while that still runs: it has waited for what came before it, so that lengths can be read.
 template <CombineConfig C>
 __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineParams params) {
   constexpr int kWarps = warps_per_row(C);
@@ -319,10 +342,10 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     return;
   }
   const SharedRow row = SharedRow::of<C>(params, job);
-  ptx::griddepcontrol_wait();
-  if (!row.exists(params)) {
+  if (!row.exists) {
     return;
   }
+  ptx::griddepcontrol_wait();
   TileParts parts = params.tiles[row.tile];
   if (parts.count <= 1) {
     return;

@@ -23,8 +23,11 @@ inline constexpr int kMaxSplitSequences = 480;  // whose lengths the device find
 struct SplitWork {
   SplitParams params;
   VisibilityParams visibility;
-  int blocks_of_head;                       // key blocks of all tiles of a head, where sequences are of one length
-  int first_block[kMaxSplitSequences + 1];  // else: of one head, of all sequences before each; at last: of all
+  int blocks_of_head;  // key blocks of all tiles of a head, where sequences are of one length
+  // Else: where CTAs have whole parts of tiles, how many each has and the most blocks of a part; 0: even shares of all
+  // blocks.
+  int parts_of_cta, most_blocks;
+  int first_block[kMaxSplitSequences + 1];  // of one head, of all sequences before each; at last: of all. Or parts
 };
 
 }  // namespace strobe

@@ -2,43 +2,20 @@
 // Split schedules: the key blocks of all tiles shared out evenly among the CTAs, whatever lengths the device finds.
 // With few queries there are fewer tiles than multiprocessors, and reading keys is all the time there is.
 //
-// A CTA shares at most two tiles with others: the one that it goes on with and the one that it does not end. Of those
-// it leaves parts, which kernels/auxiliary/combine.h puts together in the order of the keys: the same call always does
-// the same.
+// A CTA shares at most two tiles with others: the one that it goes on with and the one that it does not end; where
+// split_work.h finds whole parts of tiles for the CTAs, one. Of those it leaves parts, which
+// kernels/auxiliary/combine.h puts together in the order of the keys: the same call always does the same.
 #pragma once
 
-#include "kernels/scheduler/split.h"
+#include "kernels/scheduler/split_work.h"
 #include "kernels/scheduler/tile.h"
 #include "kernels/scheduler/tile_rows.h"
 
 namespace strobe {
 
-/// Key blocks of a tile, or their segments; 1 where it sees none, as its result must be written all the same.
-template <Tiling T>
-__device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility, const sequence::Sequence& sequence,
-                                              int m, int first_key) {
-  const sequence::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m, first_key);
-  if constexpr (T.segment_blocks > 0) {
-    return blocks.end > blocks.begin ? (blocks.end - 1) / T.segment_blocks - blocks.begin / T.segment_blocks + 1 : 1;
-  } else {
-    return max(blocks.end - blocks.begin, 1);
-  }
-}
-
-/// The blocks of keys that all tiles of one head of a sequence see.
-template <Tiling T, typename Params>
-__device__ __forceinline__ int blocks_of_head(const Params& params, int index) {
-  const sequence::Sequence sequence = sequence::sequence_of<T.rule>(params, index);
-  const int first_key = sequence::first_positions<T.rule>(params, index).k;
-  int blocks = 0;
-  for (int m = tiles_of<T>(sequence.q) - 1; m >= 0; --m) {
-    blocks += blocks_of_tile<T>(params.visibility, sequence, m, first_key);
-  }
-  return blocks;
-}
-
 /// The key blocks of all tiles in a row, sequence by sequence, head by head: CTA w of W takes the w-th W-th of them,
-/// whatever lengths the device finds. Where keys have segments, those are what is laid in a row, and each is a part.
+/// whatever lengths the device finds. Where keys have segments, those are what is laid in a row, and each is a part;
+/// where CTAs have whole parts of tiles, those are.
 /// With heads outermost, all sequences of a head come before those of the next: CTAs that work on two heads of one
 /// sequence then read its keys at the same time.
 template <Tiling T>
@@ -57,8 +34,13 @@ class SplitScheduler {
                             : work.blocks_of_head * heads_ * sequences.sequences;
     workers_ = min(static_cast<int>(gridDim.x), blocks_);  // each of them has a block: no part is left out
     const int worker = blockIdx.x;
-    at_ = worker < workers_ ? first_of(worker) : 0;
-    end_ = worker < workers_ ? first_of(worker + 1) : 0;
+    if (has_whole_parts<T>(work)) {
+      at_ = worker * work.parts_of_cta;
+      end_ = min(at_ + work.parts_of_cta, blocks_);
+    } else {
+      at_ = worker < workers_ ? first_of(worker) : 0;
+      end_ = worker < workers_ ? first_of(worker + 1) : 0;
+    }
     if constexpr (T.heads_outermost) {
       blocks_of_all_ = blocks_ / max(heads_, 1);
     } else if constexpr (T.rule.varlen) {
@@ -77,7 +59,7 @@ class SplitScheduler {
     int within = find_sequence();
     const sequence::Sequence sequence = sequence::sequence_of<T.rule>(of_, sequence_);
     const int first_key = sequence::first_positions<T.rule>(of_, sequence_).k;
-    const int blocks_of_head =
+    const int blocks_of_head =  // or parts
         T.rule.varlen ? work_.first_block[sequence_ + 1] - work_.first_block[sequence_] : work_.blocks_of_head;
     tile.sequence = sequence_;
     tile.head = T.heads_outermost ? at_ / blocks_of_all_ : within / blocks_of_head;
@@ -94,6 +76,13 @@ class SplitScheduler {
       part.end = within + 1;
       part.slot = blocks == 1 ? -1 : at_;
       part.sharers = {at_, blocks};
+    } else if (has_whole_parts<T>(work_)) {
+      part.first = within * work_.most_blocks;
+      part.end = min(blocks, part.first + work_.most_blocks);
+      part.slot = blocks_of_head == 1 ? -1 : 2 * at_ + (within == 0 ? 1 : 0);  // the CTA's only part, if not whole
+      part.sharers = {at_, blocks_of_head};
+      ++at_;
+      return true;
     } else {
       part.end = min(blocks, within + end_ - at_);
       const bool whole = part.end - part.first == blocks;
@@ -148,43 +137,5 @@ class SplitScheduler {
   int workers_;            // CTAs that have some
   int at_, end_;           // this CTA's that are left
 };
-
-/// By all threads of the CTA; `work` is ready after a __syncthreads.
-template <Tiling T, typename Params>
-__device__ __forceinline__ void make_split_work(const Params& params, const SplitParams& split, SplitWork& work) {
-  const SequenceParams& sequences = params.sequences;
-  if (threadIdx.x == 0) {
-    work.params = split;
-    work.visibility = params.visibility;
-  }
-  if constexpr (!T.rule.varlen) {
-    if (threadIdx.x == 0) {
-      work.blocks_of_head = blocks_of_head<T>(params, 0);
-    }
-  } else {
-    constexpr int kMost = kMaxSplitSequences / T.threads + 1;
-    int before[kMost];
-    for (int index = threadIdx.x; index < sequences.sequences; index += T.threads) {
-      work.first_block[index] = blocks_of_head<T>(params, index);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int end = min(static_cast<int>(threadIdx.x) + i * T.threads, sequences.sequences);
-      before[i] = 0;
-      for (int index = 0; index < end; ++index) {
-        before[i] += work.first_block[index];
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int index = threadIdx.x + i * T.threads;
-      if (index <= sequences.sequences) {
-        work.first_block[index] = before[i];
-      }
-    }
-  }
-}
 
 }  // namespace strobe

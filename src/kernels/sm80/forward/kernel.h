@@ -60,7 +60,6 @@ __device__ __forceinline__ void compute_share(const Params& params) {
     compute_tile<C>(params, work);
   }
   clear_unused_rows<C>(params);
-  ptx::griddepcontrol_launch_dependents();
 }
 
 /// Tiles whose keys have segments: this CTA's tiles one after another, and the segments of each from right to left.
@@ -104,6 +103,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     ptx::griddepcontrol_wait();
   }
   if constexpr (splits(C)) {
+    ptx::griddepcontrol_launch_dependents();  // combine waits for this grid's end
     compute_share<C>(params);
   } else if constexpr (folds(C)) {
     compute_segments<C>(params);
