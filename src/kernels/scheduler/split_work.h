@@ -3,14 +3,12 @@
 // finds.
 #pragma once
 
+#include "kernels/scheduler/prefix_sums.h"
 #include "kernels/scheduler/split.h"
 #include "kernels/scheduler/tile.h"
 #include "kernels/scheduler/tile_rows.h"
 
 namespace strobe {
-
-inline constexpr int kSplitWarp = 32;
-inline constexpr unsigned kSplitLanes = 0xffffffffU;
 
 /// Key blocks of a tile, or their segments; 1 where it sees none, as its result must be written all the same.
 template <Tiling T>
@@ -65,17 +63,17 @@ __device__ __forceinline__ WholeParts whole_parts(const int* blocks, int sequenc
   int longest = 0;
   int tiles = 0;
 #pragma unroll 1
-  for (int index = threadIdx.x; index < sequences; index += kSplitWarp) {
+  for (int index = threadIdx.x; index < sequences; index += kSumWarp) {
     sum += blocks[index];
     longest = max(longest, blocks[index]);
     tiles += blocks[index] > 0 ? 1 : 0;
   }
   const int ctas = gridDim.x;
-  const int even = max(ceil_div(__reduce_add_sync(kSplitLanes, sum) * heads, ctas), 1);
+  const int even = max(ceil_div(__reduce_add_sync(kSumLanes, sum) * heads, ctas), 1);
   const int most_of_cta = even + even / 6;
-  tiles = __reduce_add_sync(kSplitLanes, tiles) * heads;
+  tiles = __reduce_add_sync(kSumLanes, tiles) * heads;
   if (tiles > ctas) {
-    longest = __reduce_max_sync(kSplitLanes, longest);
+    longest = __reduce_max_sync(kSumLanes, longest);
     const int tiles_of_cta = ceil_div(tiles, ctas);
     return tiles_of_cta * longest <= most_of_cta ? WholeParts{tiles_of_cta, longest} : WholeParts{0, 0};
   }
@@ -83,38 +81,14 @@ __device__ __forceinline__ WholeParts whole_parts(const int* blocks, int sequenc
   for (int most = even; most <= most_of_cta; most += even / 32 + 1) {
     int parts = 0;
 #pragma unroll 1
-    for (int index = threadIdx.x; index < sequences; index += kSplitWarp) {
+    for (int index = threadIdx.x; index < sequences; index += kSumWarp) {
       parts += ceil_div(blocks[index], most);
     }
-    if (__reduce_add_sync(kSplitLanes, parts) * heads <= ctas) {
+    if (__reduce_add_sync(kSumLanes, parts) * heads <= ctas) {
       return {1, most};
     }
   }
   return {0, 0};
-}
-
-/// Sums of what is before each number, in its place, and of all behind the last one. By a warp.
-__device__ __forceinline__ void make_prefix_sums(int* numbers, int count) {
-  const int lane = threadIdx.x;
-  int before = 0;
-#pragma unroll 1
-  for (int first = 0; first < count; first += kSplitWarp) {
-    const int index = first + lane;
-    const int own = index < count ? numbers[index] : 0;
-    int sum = own;
-#pragma unroll
-    for (int distance = 1; distance < kSplitWarp; distance *= 2) {
-      const int other = __shfl_up_sync(kSplitLanes, sum, distance);
-      sum += lane >= distance ? other : 0;
-    }
-    if (index < count) {
-      numbers[index] = before + sum - own;
-    }
-    before += __shfl_sync(kSplitLanes, sum, kSplitWarp - 1);
-  }
-  if (lane == 0) {
-    numbers[count] = before;
-  }
 }
 
 /// By all threads of the CTA; `work` is ready after a __syncthreads. No key is on its way meanwhile: so it is short.
@@ -137,7 +111,7 @@ __device__ __forceinline__ void make_split_work(const Params& params, const Spli
       one_tile_each = one_tile_each && of_head.tiles <= 1;
     }
     one_tile_each = __syncthreads_and(one_tile_each) != 0;
-    if (threadIdx.x >= kSplitWarp) {
+    if (threadIdx.x >= kSumWarp) {
       return;
     }
     if constexpr (kMayHaveWholeParts<T>) {
@@ -146,7 +120,7 @@ __device__ __forceinline__ void make_split_work(const Params& params, const Spli
       if (whole.most_blocks > 0) {
         __syncwarp();
 #pragma unroll 1
-        for (int index = threadIdx.x; index < sequences; index += kSplitWarp) {
+        for (int index = threadIdx.x; index < sequences; index += kSumWarp) {
           work.first_block[index] = ceil_div(work.first_block[index], whole.most_blocks);
         }
         __syncwarp();

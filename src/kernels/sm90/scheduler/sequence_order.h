@@ -7,6 +7,7 @@
 // together, as their sum is the same.
 #pragma once
 
+#include "kernels/scheduler/prefix_sums.h"
 #include "kernels/scheduler/tile_rows.h"
 #include "kernels/sm90/scheduler/schedule.h"
 #include "kernels/sm90/tile/warpgroup.h"
@@ -68,24 +69,8 @@ __device__ __forceinline__ void make_order(const Params& of, SequenceOrder& orde
     }
   }
   __syncthreads();
-  if (threadIdx.x < kWarpSize) {
-    int sum = 0;
-    for (int first = 0; first < params.sequences; first += kWarpSize) {
-      const int at = first + static_cast<int>(threadIdx.x);
-      const int units = at < params.sequences ? order.first_unit[at] : 0;
-      int up_to = units;
-      for (int distance = 1; distance < kWarpSize; distance *= 2) {
-        const int before = __shfl_up_sync(0xffffffffU, up_to, distance);
-        up_to += static_cast<int>(threadIdx.x) >= distance ? before : 0;
-      }
-      if (at < params.sequences) {
-        order.first_unit[at] = sum + up_to - units;
-      }
-      sum += __shfl_sync(0xffffffffU, up_to, kWarpSize - 1);
-    }
-    if (threadIdx.x == 0) {
-      order.first_unit[params.sequences] = sum;
-    }
+  if (threadIdx.x < kSumWarp) {
+    make_prefix_sums(order.first_unit, params.sequences);
   }
 }
 
