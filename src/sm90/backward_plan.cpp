@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <utility>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
@@ -46,6 +47,19 @@ bool orders_sums(const AttentionProblem& problem, const backward::Config& config
   return can_order_sums(config) && !waits_long;
 }
 
+/// Whether sums in order take less time than in any at 64 columns: those of long sequences, once there are so many
+/// blocks of keys that few wait for one another. Other rules were not measured. log: bwd-ordered-default
+bool gains_by_order(const AttentionProblem& problem, const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  const bool is_plain = rule == ScoreRule{.element = rule.element, .mask_right = rule.mask_right};
+  if (!is_plain || std::max(config.head_dim, config.head_dim_v) > 64 || heads_per_key_head(problem) > 1) return false;
+  const auto [least_rows, least_blocks] =
+      rule.mask_right ? std::pair{kLongCausal, 1024} : std::pair{std::int64_t{2048}, 4096};
+  constexpr std::int64_t kBlock = 128;
+  const Checked blocks = Checked(problem.batch) * problem.heads_q * (problem.seqlen_k / kBlock);
+  return std::min(problem.seqlen_q, problem.seqlen_k) >= least_rows && !blocks.at_most(least_blocks - 1);
+}
+
 /// What the problem asks for, before its tiles.
 backward::Config call_config(const AttentionProblem& problem) {
   backward::Config config;
@@ -81,12 +95,12 @@ constexpr BackwardTiles kBackwardTiles[] = {
      .staged_dq = false},  // log: bwd-roles-d128-d64
     {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: bwd-roles
 
-backward::Config with(backward::Config config, const BackwardTiles& tiles, bool deterministic) {
+backward::Config with(backward::Config config, const BackwardTiles& tiles, bool in_order) {
   if (config.wide) return with_wide_tiles(config);
   config.by_roles = tiles.by_roles;
   config.block_m = tiles.block_m;
   config.q_stages = config.do_stages = tiles.stages;
-  config.ordered = deterministic && !tiles.by_roles;
+  config.ordered = in_order && !tiles.by_roles;
   const bool from_registers = config.rule.softcap && config.head_dim <= 64;  // log: bwd-d64-options
   config.staged_dq = (tiles.staged_dq && !from_registers) || config.ordered;
   // With used lengths nobody knows which items are the shortest; at 128 it does not pay. log: bwd-ordered-causal-128
@@ -119,9 +133,10 @@ backward::Config choose_tiles(const AttentionProblem& problem, const backward::C
   for (const backward::Config& tiles : choice.has_tiles() ? tile_choices(problem) : std::vector<backward::Config>()) {
     if (choice.wants(tiles.block_m, block_n(tiles), 1)) return tiles;
   }
+  const bool in_order = problem.deterministic || gains_by_order(problem, config);
   backward::Config chosen = config;
   for (const BackwardTiles& tiles : kBackwardTiles) {
-    chosen = with(config, tiles, problem.deterministic);
+    chosen = with(config, tiles, in_order);
     if (takes(problem, chosen, tiles, false)) break;
   }
   return chosen;
@@ -263,10 +278,11 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
 
 std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
   const backward::Config call = call_config(problem);
+  const bool in_order = problem.deterministic || gains_by_order(problem, call);
   std::vector<backward::Config> choices;
   bool has_joint = false;  // the joint design has one way for each head_dim and rule
   for (const BackwardTiles& tiles : kBackwardTiles) {
-    const backward::Config config = with(call, tiles, problem.deterministic);
+    const backward::Config config = with(call, tiles, in_order);
     if (!takes(problem, config, tiles, true) || (has_joint && !tiles.by_roles)) continue;
     has_joint = has_joint || !tiles.by_roles;
     choices.push_back(config);
