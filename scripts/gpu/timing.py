@@ -27,10 +27,15 @@ def captured(run, launches=1):
 
 
 def median_milliseconds(runs, rounds, launches):
-    """By name: the median between CUDA events over `rounds` turns of `launches` launches each."""
+    """By name: the median between CUDA events over `rounds` turns of `launches` launches each.
+
+    Each turn begins with another call, as what follows a slow one finds a cooler GPU.
+    """
     times = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
+    for turn in range(rounds):
+        names = list(runs)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            run = runs[name]
             run()
             events = [
                 (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(launches)

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <utility>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
@@ -47,17 +46,15 @@ bool orders_sums(const AttentionProblem& problem, const backward::Config& config
   return can_order_sums(config) && !waits_long;
 }
 
-/// Whether sums in order take less time than in any at 64 columns: those of long sequences, once there are so many
+/// Whether sums in order take less time than in any: under a causal mask at 64 columns, of long sequences with so many
 /// blocks of keys that few wait for one another. Other rules were not measured. log: bwd-ordered-default
 bool gains_by_order(const AttentionProblem& problem, const backward::Config& config) {
-  const ScoreRule& rule = config.rule;
-  const bool is_plain = rule == ScoreRule{.element = rule.element, .mask_right = rule.mask_right};
+  const bool is_plain = config.rule == ScoreRule{.element = config.rule.element, .mask_right = true};
   if (!is_plain || std::max(config.head_dim, config.head_dim_v) > 64 || heads_per_key_head(problem) > 1) return false;
-  const auto [least_rows, least_blocks] =
-      rule.mask_right ? std::pair{kLongCausal, 1024} : std::pair{std::int64_t{2048}, 4096};
+  constexpr std::int64_t kLeastBlocks = 1024;
   constexpr std::int64_t kBlock = 128;
   const Checked blocks = Checked(problem.batch) * problem.heads_q * (problem.seqlen_k / kBlock);
-  return std::min(problem.seqlen_q, problem.seqlen_k) >= least_rows && !blocks.at_most(least_blocks - 1);
+  return std::min(problem.seqlen_q, problem.seqlen_k) >= kLongCausal && !blocks.at_most(kLeastBlocks - 1);
 }
 
 /// What the problem asks for, before its tiles.

@@ -279,26 +279,21 @@ TEST(Sm90BackwardPlan, SectionsOfSumsInOrderFollowL2AndGroups) {
 
 /// log: bwd-ordered-default
 TEST(Sm90BackwardPlan, LongSequencesOfNarrowHeadsAreAddedUpInOrder) {
-  const auto in_order = [](std::int64_t batch, std::int64_t heads, std::int64_t heads_kv, std::int64_t seqlen,
-                           std::int64_t head_dim, CausalMask causal) {
-    AttentionProblem problem = grouped_causal(batch, heads, heads_kv, seqlen, head_dim);
-    problem.causal = causal;
-    return backward_config(problem)->ordered;
+  const auto in_order = [](std::int64_t heads, std::int64_t heads_kv, std::int64_t seqlen, std::int64_t head_dim) {
+    return backward_config(grouped_causal(1, heads, heads_kv, seqlen, head_dim))->ordered;
   };
-  constexpr auto kFull = CausalMask::none;
-  constexpr auto kCausal = CausalMask::bottom_right;
-  EXPECT_TRUE(in_order(8, 32, 32, 2048, 64, kFull));
-  EXPECT_TRUE(in_order(1, 16, 16, 8192, 64, kCausal));
-  EXPECT_TRUE(in_order(1, 8, 8, 16384, 40, kCausal));
-  EXPECT_FALSE(in_order(16, 32, 32, 1024, 64, kFull));   // short
-  EXPECT_FALSE(in_order(4, 32, 32, 4096, 64, kCausal));  // short
-  EXPECT_FALSE(in_order(4, 32, 32, 2048, 64, kFull));    // few blocks, which wait for one another
-  EXPECT_FALSE(in_order(1, 8, 8, 8192, 64, kCausal));    // few blocks
-  EXPECT_FALSE(in_order(1, 32, 8, 16384, 64, kCausal));  // grouped
-  EXPECT_FALSE(in_order(1, 32, 32, 16384, 128, kFull));
-  AttentionProblem window = grouped_causal(1, 32, 32, 16384, 64);
-  window.window.left = 1000;
-  EXPECT_FALSE(backward_config(window)->ordered);
+  EXPECT_TRUE(in_order(16, 16, 8192, 64));
+  EXPECT_TRUE(in_order(8, 8, 16384, 40));
+  EXPECT_FALSE(in_order(128, 128, 4096, 64));  // short
+  EXPECT_FALSE(in_order(8, 8, 8192, 64));      // few blocks, which wait for one another
+  EXPECT_FALSE(in_order(32, 8, 16384, 64));    // grouped
+  EXPECT_FALSE(in_order(32, 32, 16384, 128));
+  AttentionProblem problem = grouped_causal(1, 32, 32, 16384, 64);
+  problem.window.left = 1000;
+  EXPECT_FALSE(backward_config(problem)->ordered);
+  problem = grouped_causal(1, 32, 32, 16384, 64);
+  problem.causal = CausalMask::none;
+  EXPECT_FALSE(backward_config(problem)->ordered);
 }
 
 TEST(Sm90BackwardPlan, SomeProblemsTakeNoParts) {
