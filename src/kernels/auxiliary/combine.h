@@ -342,10 +342,13 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     return;
   }
   const SharedRow row = SharedRow::of<C>(params, job);
+  if (!row.exists && blockIdx.x != 0) {
+    return;
+  }
+  ptx::griddepcontrol_wait();  // by one block at least: what comes after this kernel counts on the forward's end, too
   if (!row.exists) {
     return;
   }
-  ptx::griddepcontrol_wait();
   TileParts parts = params.tiles[row.tile];
   if (parts.count <= 1) {
     return;

@@ -57,7 +57,7 @@ struct WholeParts {
 
 /// One part of one tile for each CTA, or some whole tiles, where the longest such share is less than a sixth above an
 /// even share of all blocks. A CTA that goes on from one tile to another waits for its first keys once more, and each
-/// tile that it shares leaves parts. By a warp; sequences have one tile of a head at most, and first_block its blocks.
+/// tile that it shares leaves parts. By a warp. `blocks`: of sequences that have one tile of a head at most.
 __device__ __forceinline__ WholeParts whole_parts(const int* blocks, int sequences, int heads) {
   int sum = 0;
   int longest = 0;
