@@ -48,8 +48,10 @@ HWY_INLINE void multiply_tile(const float* HWY_RESTRICT q, const float* HWY_REST
     }
   }
   HWY_UNROLL(4) for (int m = 0; m < kRows; ++m) {
-    HWY_UNROLL(4)
-    for (int n = 0; n < kKeys; ++n) scores[m * kSparseBlock + n] = hn::GetLane(hn::SumOfLanes(d, sum.at[m][n]));
+    HWY_UNROLL(4) for (int n = 0; n < kKeys; ++n) {
+      const Vec products = sum.at[m][n];  // SVE's functions take no FixedVec
+      scores[m * kSparseBlock + n] = hn::GetLane(hn::SumOfLanes(d, products));
+    }
   }
 }
 
