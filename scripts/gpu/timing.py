@@ -32,9 +32,10 @@ def median_milliseconds(runs, rounds, launches):
     Each turn begins with another call, as what follows a slow one finds a cooler GPU.
     """
     times = {name: [] for name in runs}
+    names = list(runs)
     for turn in range(rounds):
-        names = list(runs)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
             run = runs[name]
             run()
             events = [

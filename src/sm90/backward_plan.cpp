@@ -57,6 +57,10 @@ bool gains_by_order(const AttentionProblem& problem, const backward::Config& con
   return std::min(problem.seqlen_q, problem.seqlen_k) >= kLongCausal && !blocks.at_most(kLeastBlocks - 1);
 }
 
+bool adds_in_order(const AttentionProblem& problem, const backward::Config& config) {
+  return problem.deterministic || gains_by_order(problem, config);
+}
+
 /// What the problem asks for, before its tiles.
 backward::Config call_config(const AttentionProblem& problem) {
   backward::Config config;
@@ -130,7 +134,7 @@ backward::Config choose_tiles(const AttentionProblem& problem, const backward::C
   for (const backward::Config& tiles : choice.has_tiles() ? tile_choices(problem) : std::vector<backward::Config>()) {
     if (choice.wants(tiles.block_m, block_n(tiles), 1)) return tiles;
   }
-  const bool in_order = problem.deterministic || gains_by_order(problem, config);
+  const bool in_order = adds_in_order(problem, config);
   backward::Config chosen = config;
   for (const BackwardTiles& tiles : kBackwardTiles) {
     chosen = with(config, tiles, in_order);
@@ -275,7 +279,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
 
 std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
   const backward::Config call = call_config(problem);
-  const bool in_order = problem.deterministic || gains_by_order(problem, call);
+  const bool in_order = adds_in_order(problem, call);
   std::vector<backward::Config> choices;
   bool has_joint = false;  // the joint design has one way for each head_dim and rule
   for (const BackwardTiles& tiles : kBackwardTiles) {

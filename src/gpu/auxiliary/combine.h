@@ -2,6 +2,9 @@
 // The kernel that puts the parts of a forward together whose keys were split.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "call/checked.h"
 #include "kernels/auxiliary/combine_params.h"
 #include "kernels/scheduler/split.h"
@@ -42,8 +45,9 @@ auxiliary::CombineParams combine_params(const Params& params, const SplitParams&
   combine.m_tiles = tiles.m_tiles;
   combine.head_dim_v = params.head_dim_v;
   const SequenceParams& sequences = params.sequences;
-  const std::int64_t rows =
-      sequences.cu_seqlens_q != nullptr ? sequences.total_q : std::int64_t{sequences.batch} * sequences.seqlen_q;
+  std::int64_t rows = std::int64_t{sequences.sequences} * sequences.seqlen_q;
+  // Of packed rows those behind the last sequence are nobody's; one block there must be.
+  if (sequences.cu_seqlens_q != nullptr) rows = std::clamp<std::int64_t>(rows, 1, sequences.total_q);
   combine.jobs = (Checked(rows) * tiles.heads * tiles.packed_heads).value<int>();
   combine.sink = params.score.sink;
   return combine;

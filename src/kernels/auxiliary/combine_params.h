@@ -79,7 +79,7 @@ struct CombineParams {
   int heads, packed_heads;  // query heads / packed_heads, whose rows are interleaved
   int block_m, m_tiles;
   int head_dim_v;     // columns that exist
-  int jobs;           // rows of O, of all query heads
+  int jobs;           // rows of O that sequences may have, of all query heads
   const float* sink;  // [query heads]
 };
 

@@ -10,7 +10,6 @@
 #include "kernels/scheduler/prefix_sums.h"
 #include "kernels/scheduler/tile_rows.h"
 #include "kernels/sm90/scheduler/schedule.h"
-#include "kernels/sm90/tile/warpgroup.h"
 
 namespace strobe::sm90 {
 
