@@ -101,7 +101,9 @@ TEST(ExactSum, DoesNotDependOnTheOrder) {
       whole += static_cast<long double>(terms.back());
     }
     const float sum = sum_of(terms);
-    if (std::numeric_limits<long double>::digits >= 64) EXPECT_EQ(sum, static_cast<float>(whole));
+    if (std::numeric_limits<long double>::digits >= 64) {
+      EXPECT_EQ(sum, static_cast<float>(whole));
+    }
     std::ranges::shuffle(terms, random);
     EXPECT_EQ(sum_of(terms), sum);
   }
