@@ -40,6 +40,11 @@ def implementations(model: torch.nn.Module) -> list[str]:
     return sorted(found)
 
 
+def sharing(model: torch.nn.Module) -> list[int]:
+    """How many ranks share the keys of a model's layers."""
+    return sorted({layer.impl.dcp_world_size for layer in model.modules() if hasattr(layer, "impl")})
+
+
 def run(settings: Settings) -> dict:
     from vllm import LLM, SamplingParams
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
@@ -57,6 +62,7 @@ def run(settings: Settings) -> dict:
         turns.append([answer.outputs[0] for answer in answers])
     return {
         "implementations": llm.apply_model(implementations)[0],
+        "sharing": llm.apply_model(sharing),
         "tokens": [[list(answer.token_ids) for answer in turn] for turn in turns],
         "logprobs": [
             [[next(iter(step.values())).logprob for step in answer.logprobs] for answer in turn] for turn in turns

@@ -25,11 +25,13 @@ _SHAPE = dict(
     eos_token_id=1,
     pad_token_id=2,
 )
+ONE_KEY_HEAD = "one_key_head"
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention"] * (LAYERS // 2)
 
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**_SHAPE),
     "qwen3": lambda: transformers.Qwen3Config(**_SHAPE),
+    ONE_KEY_HEAD: lambda: transformers.Qwen3Config(**_SHAPE | {"num_key_value_heads": 1}),
     "mistral": lambda: transformers.MistralConfig(**_SHAPE, sliding_window=WINDOW),
     "gemma2": lambda: transformers.Gemma2Config(
         **_SHAPE | {"tie_word_embeddings": True},
@@ -52,7 +54,7 @@ CONFIGS = {
         vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=1
     ),
 }
-"""Grouped heads, norms of q and k, windows, softcap, windows in half of the layers, sinks, and ALiBi."""
+"""Grouped heads, norms of q and k, one key head, windows, softcap, windows in half of the layers, sinks, and ALiBi."""
 
 SERVED = "wide"
 _CONFIGS = CONFIGS | {SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128})}

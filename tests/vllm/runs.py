@@ -45,4 +45,5 @@ def generate(model: Path, backend: str, variables: dict[str, str] | None = None,
         check=False,
     )
     assert result.returncode == 0, result.stderr[-4000:]
-    return json.loads(result.stdout.splitlines()[-1])
+    # An engine with several workers may log to the same stream when it ends.
+    return json.loads(next(line for line in result.stdout.splitlines() if line.startswith("{")))

@@ -7,10 +7,12 @@ Chunked prefill and prefix caching are on; the second turn of a run finds its pr
 from functools import cache
 
 import pytest
-from models import CONFIGS, make
-from runs import HERE, generate
+from models import CONFIGS, ONE_KEY_HEAD, make
+from runs import ENGINE, HERE, generate
 
 OURS, OWN, BROKEN = "StrobeAttentionImpl", "CPUAttentionBackendImpl", "Implementation"
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+"""From the prompt: several queries of a request in a step."""
 
 
 @pytest.fixture(scope="session")
@@ -64,15 +66,36 @@ def test_block_sizes(model, own, block_size):
 
 
 def test_speculative_decoding(model, own):
-    """Drafts from the prompt: several queries of a request in a step."""
-    drafts = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    ours = generate(model("llama"), "strobe", engine={"speculative_config": drafts})
+    ours = generate(model("llama"), "strobe", engine={"speculative_config": DRAFTS})
     assert ours["tokens"] == own("llama")["tokens"]
 
 
 def test_compiled_models(model, own):
     """Attention is an opaque operator of the graph that vLLM compiles."""
     check_same(generate(model("llama"), "strobe", engine={"enforce_eager": False}), own("llama"))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "engine"),
+    [
+        (ONE_KEY_HEAD, 2, {}),
+        (ONE_KEY_HEAD, 2, {"cp_kv_cache_interleave_size": 4, "speculative_config": DRAFTS}),
+        ("llama", 4, {"cp_kv_cache_interleave_size": 16}),
+    ],
+)
+def test_ranks_that_share_keys(model, own, name, ranks, engine):
+    """Two ranks have half the keys each, beside those of other key heads if there are more ranks."""
+    pytest.importorskip("vllm", "0.32", reason="sharing_worker.py has the parameters of vLLM 0.32's kernel")
+    sharing = {
+        "worker_cls": "sharing_worker.Worker",
+        "tensor_parallel_size": ranks,
+        "decode_context_parallel_size": 2,
+        "block_size": ENGINE["block_size"] // 2,  # with both ranks', a single process's: as much is found in the cache
+    }
+    ours = generate(model(name), "strobe", engine=sharing | engine)
+    assert ours["sharing"] == [[2]] * ranks
+    assert ours["cached"] == own(name)["cached"]
+    check_same(ours, own(name))
 
 
 @pytest.mark.parametrize(
