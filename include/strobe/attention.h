@@ -181,7 +181,7 @@ struct ForwardArguments {
   // Optional: [.., heads_q, head_dim_v], in q's layout and dtype. Scores are scale * (Q K^T + qv V^T), as
   // FlashAttention-3 has them, and scale is 1/sqrt(head_dim + head_dim_v) when not given. Multi-head Latent Attention
   // is such a call: k holds the rotary columns and v the latent ones (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1).
-  // Not with 8-bit q; the CPU engine. @experimental
+  // Not with 8-bit q. GPUs take it in 16 bits, head_dim_v a multiple of 64, without 8-bit caches. @experimental
   ConstTensorView qv{};
 };
 

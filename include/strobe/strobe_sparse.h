@@ -138,6 +138,14 @@ STROBE_API strobe_code strobe_sparse_forward(const strobe_sparse_arguments* argu
 STROBE_API strobe_code strobe_sparse_backward(const strobe_sparse_backward_arguments* arguments,
                                               const strobe_sparse_options* options, const strobe_execution* execution);
 
+/* As strobe::explain_sparse_forward: runs nothing. Writes the text, cut to `size` bytes with the 0 that ends it, and to
+ * *needed how many bytes all of it takes, likewise. `text` may be null where size is 0, and `needed` where nobody asks.
+ * @experimental */
+STROBE_API strobe_code strobe_explain_sparse_forward(const strobe_sparse_arguments* arguments,
+                                                     const strobe_sparse_options* options,
+                                                     const strobe_execution* execution, char* text, size_t size,
+                                                     size_t* needed);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

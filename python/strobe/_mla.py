@@ -5,9 +5,11 @@ from typing import Any, Unpack
 
 from strobe._attention import attention
 from strobe._documented import with_options
-from strobe._frameworks import framework_of
+from strobe._frameworks import Framework, framework_of
 from strobe._options import Options, Tensor
 from strobe._shapes import check_tensors, dtype_name, shape_of
+
+_JOINED_COLUMNS = 64  # of the latent part, where a GPU reads the other apart: multiples
 
 
 @with_options(Options)
@@ -45,6 +47,8 @@ def mla(
     check_tensors(q_latent=q_latent, q_rope=q_rope, cache=cache)
     if options.get("scale") is None:
         raise ValueError("scale is not given: it is that of the heads before absorption, 1/sqrt(nope + rope)")
+    if options.get("qv") is not None:
+        raise ValueError("qv is given: q_latent is what it would be")
     latent, rope = shape_of(q_latent), shape_of(q_rope)
     if len(latent) < 3 or latent[:-1] != rope[:-1]:
         raise ValueError(
@@ -61,9 +65,23 @@ def mla(
     cache = _rows(cache, latent[-1], rope[-1], packed=options.get("cu_seqlens_k") is not None)
     if options.get("k_descale") is not None:
         options["v_descale"] = options["k_descale"]
-    q = framework.join_columns(q_latent, q_rope)
     values = cache[..., : latent[-1]]
+    if _takes_query_values(framework, q_latent, cache, latent[-1]):
+        options["qv"] = q_latent
+        return attention(q_rope, cache[..., latent[-1] :], values, out=out, return_lse=return_lse, **options)
+    q = framework.join_columns(q_latent, q_rope)
     return attention(q, cache, values, out=out, return_lse=return_lse, **options)
+
+
+def _takes_query_values(framework: Framework, q_latent: Tensor, cache: Tensor, latent: int) -> bool:
+    """Whether the engine reads both parts of a query where they lie at no cost: GPUs, in eager calls in 16 bits."""
+    if not framework.is_on_gpu(q_latent) or framework.is_compiling():
+        return False
+    return latent > 0 and latent % _JOINED_COLUMNS == 0 and _is_half(q_latent) and cache.dtype == q_latent.dtype
+
+
+def _is_half(tensor: Tensor) -> bool:
+    return dtype_name(tensor.dtype) in ("float16", "bfloat16")
 
 
 def _rows(cache: Tensor, latent: int, rope: int, *, packed: bool) -> Any:

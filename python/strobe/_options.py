@@ -187,8 +187,8 @@ class Options(TensorOptions, total=False):
     other options say. seqlen_q or max_seqlen_q must be 64 or less. Not with block_mask. Forward only."""
     qv: Tensor
     """[batch, seqlen_q, heads_q, head_dim_v] or packed, of q's dtype: scores are scale * (q k^T + qv v^T), as
-    FlashAttention-3's; scale is 1/sqrt(head_dim + head_dim_v) where it is not given. Not with 8-bit q; on the CPU
-    alone. docs/wide-heads.md has what it is for."""
+    FlashAttention-3's; scale is 1/sqrt(head_dim + head_dim_v) where it is not given. Not with 8-bit q. GPUs take it in
+    16 bits, head_dim_v a multiple of 64, without gradients. docs/wide-heads.md has what it is for."""
 
 
 class AppendOptions(TypedDict, total=False):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which run_gpu.py breaks dropout, bias, block masks, log-length scaling and float32."""
+"""The ways in which run_gpu.py breaks dropout, bias, block masks, log-length scaling, float32 and qv."""
 
 from gpu_mutations import BACKWARD, KERNELS, SCORE, KernelMutation
 
@@ -90,5 +90,26 @@ OPTIONS = [
         "mma_m16n8k8_tf32(d, a[1].high, b.low[2], b.low[3], d[0], d[1], d[2], d[3]);\n"
         "  mma_m16n8k8_tf32(d, a[0].high, b.high[0]",
         "GpuFloat32.MatchesTheReference/sm80",
+    ),
+    KernelMutation(
+        "rotated columns of the second product's queries are others",
+        f"{KERNELS}/sm90/forward/produce/query.h",
+        "load(context.q, panel - own);",
+        "load(context.q, panel);",
+        "GpuQueryValues.OfAbsorbedHeads/sm90",
+    ),
+    KernelMutation(
+        "rotated columns of keys beside a second product are none",
+        f"{KERNELS}/sm90/forward/produce/wide.h",
+        "C.head_dim_v - first_own_column(C, context.params)",
+        "C.head_dim_v",
+        "GpuQueryValues.OfAbsorbedHeads/sm90",
+    ),
+    KernelMutation(
+        "keys beside a second product begin with V's row",
+        f"{KERNELS}/sm80/forward/slice_ring.h",
+        "of_keys ? column - own : column",
+        "column",
+        "GpuQueryValues.OfAbsorbedHeads/sm80",
     ),
 ]

@@ -262,6 +262,26 @@ strobe_code strobe_sparse_forward(const strobe_sparse_arguments* c_arguments, co
   });
 }
 
+strobe_code strobe_explain_sparse_forward(const strobe_sparse_arguments* c_arguments,
+                                          const strobe_sparse_options* c_options, const strobe_execution* execution,
+                                          char* text, size_t size, size_t* needed) {
+  using namespace strobe;
+  return api::with_code([&]() -> Status {
+    if (text == nullptr && size != 0) return api::invalid("text is null and size is {}: it must be 0 then", size);
+    const Result<SparseOptions> options = api::read_sparse_options(c_options);
+    if (!options.ok()) return options.status();
+    SparseForwardArguments arguments;
+    if (Status status = api::read_forward(c_arguments, arguments); !status.ok()) return status;
+    return api::with_execution(execution, [&](const Execution& e) -> Status {
+      const Result<std::string> explained = explain_sparse_forward(arguments, *options, e);
+      if (!explained.ok()) return explained.status();
+      if (needed != nullptr) *needed = explained->size() + 1;
+      if (size != 0) text[explained->copy(text, size - 1)] = '\0';
+      return {};
+    });
+  });
+}
+
 strobe_code strobe_sparse_backward(const strobe_sparse_backward_arguments* c_arguments,
                                    const strobe_sparse_options* c_options, const strobe_execution* execution) {
   using namespace strobe;

@@ -74,7 +74,7 @@ Status ask_families(const AttentionProblem& problem, const runtime::CudaDevice& 
 
 AttentionProblem planned_problem(AttentionProblem problem) {
   problem = with_built_in_options(without_idle_softcap(problem));
-  problem = with_text_blocks(with_implied_options(problem));
+  problem = with_joined_columns(with_text_blocks(with_implied_options(problem)));
   return problem.pass == Pass::backward ? without_headless_queries(problem) : problem;
 }
 

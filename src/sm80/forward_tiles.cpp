@@ -58,6 +58,7 @@ int tile_registers(const forward::Config& config) {
 
 bool fits(const forward::Config& config, const DeviceShape& shape) {
   const ScoreRule& rule = config.rule;
+  if (rule.query_values && config.slice_columns != kJoinedColumns) return false;
   const bool later = shape.compute_major >= 10;
   // 48 keys are more than 32 where 64 do not fit; on later architectures ptxas spills what they need.
   if (config.block_n == 48 && (shape.compute_major != 8 || rule.max_logits)) return false;

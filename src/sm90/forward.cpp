@@ -79,7 +79,8 @@ WithTexts<forward::Params> parameters(const AttentionProblem& problem, const For
 }
 
 struct TensorMaps {
-  TensorMap q, k, v, o, bias;
+  TensorMap q, k, v, o;
+  TensorMap other;  // the bias's, or the second query's
 };
 
 Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
@@ -109,7 +110,10 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   if (status.ok() && config.bias_stages > 0) {
     const ConstTensorView& bias = arguments.modifiers.bias;
     status = encode_bias(driver, bias, bias_boxes(problem, bias, kRowsPerWarpgroup), bias_columns(config),
-                         runtime::Swizzle::none, maps.bias);
+                         runtime::Swizzle::none, maps.other);
+  }
+  if (status.ok() && problem.has_qv) {
+    status = encode(driver, {"qv", arguments.qv}, q_bound, queries, memory, maps.other);
   }
   return status;
 }
@@ -144,10 +148,10 @@ class Forward final : public gpu::ForwardCall {
   template <class Tiles>
   Status launch_with(const TensorMaps& maps, const WithTexts<forward::Params>& params, const Tiles& tiles,
                      const gpu::CallStream& stream) const {
-    if (plan_.config.bias_stages > 0) {
-      return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, maps.bias);
+    if (has_other_map(plan_.config)) {
+      return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, maps.other);
     }
-    return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, forward::NoBiasMap{});
+    return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, forward::NoOtherMap{});
   }
 
   ForwardPlan plan_;
@@ -184,6 +188,7 @@ engine::PlannedCallResult plan_forward(const gpu::Request& request) {
   if (!config.ok()) return config.status();
   const auto plan = [&](const forward::Config& chosen) { return plan_variant(request, chosen); };
   if (const auto shared = shared_values_config(request.problem, *config); shared.has_value()) {
+    if (always_shares_values(request.problem, *config)) return plan(*shared);
     return gpu::shared_or_any(plan(*shared), plan(*config));
   }
   return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, request.shape, *config), *config, plan);

@@ -158,6 +158,11 @@ std::optional<forward::Config> shared_values_config(const AttentionProblem& prob
   return completed(*tiles);
 }
 
+bool always_shares_values(const AttentionProblem& problem, const forward::Config& config) {
+  return problem.has_qv && config.keys != forward::KeySource::page_rows &&
+         with_values_in_keys(config, problem).has_value();
+}
+
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
                          const gpu::Choice& choice) {
   ForwardPlan plan;

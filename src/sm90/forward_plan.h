@@ -49,6 +49,10 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
 /// Where V is K's first columns: the variant in the place of `config`, if there is one for this problem.
 std::optional<forward::Config> shared_values_config(const AttentionProblem& problem, const forward::Config& config);
 
+/// Whether it takes that place in every call: with qv, whose K has columns of V, but for rows that threads copy, which
+/// must lie within what they count.
+bool always_shares_values(const AttentionProblem& problem, const forward::Config& config);
+
 /// The plan of a variant that fits the problem.
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
                          const gpu::Choice& choice = {});

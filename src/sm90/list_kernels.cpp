@@ -31,7 +31,7 @@ Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, co
   const AttentionProblem problem = gpu::with_converted_cache(given);
   const Result<forward::Config> config = forward_config(problem, shape, choice);
   if (!config.ok()) return config.status();
-  list_forward(problem, shape, *config, choice, list);
+  if (!always_shares_values(problem, *config)) list_forward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, shape, *config);
   if (aligned.has_value()) list_forward(problem, shape, *aligned, choice, list);
   const auto shared = shared_values_config(problem, *config);

@@ -4,6 +4,7 @@
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/auxiliary/pack.h"
 #include "gpu/plan/known_devices.h"
+#include "gpu/plan/supported.h"
 #include "gpu/variant/architecture.h"
 #include "sm90/list_kernels.h"
 
@@ -138,6 +139,43 @@ std::vector<AttentionProblem> stored_problems() {
   return problems;
 }
 
+/// Heads of 512 columns, as Gemma 4 trains and serves, and absorbed latent attention of few heads on a device and of
+/// many, as strobe.mla calls it: prompts, and a query at a time over rows, pages of 64 and pages of one.
+std::vector<AttentionProblem> wide_problems() {
+  AttentionProblem plain;
+  plain.dtype = DType::bfloat16;
+  plain.batch = plain.heads_q = plain.heads_kv = 1;
+  plain.seqlen_q = plain.seqlen_k = plain.total_q = plain.total_k = 4096;
+  plain.scale = 1.0F;
+  plain.head_dim_v = 512;
+  std::vector<AttentionProblem> problems;
+  for (const bool packed : {false, true}) {
+    AttentionProblem& gemma = problems.emplace_back(plain);
+    gemma.head_dim = 512;
+    gemma.causal = CausalMask::bottom_right;
+    gemma.packed_q = gemma.packed_k = packed;
+  }
+  for (const std::int64_t heads : {16, 128}) {
+    AttentionProblem latent = plain;
+    latent.head_dim = 64;
+    latent.has_qv = true;
+    latent.heads_q = heads;
+    latent.has_seqused_k = true;
+    latent = gpu::with_joined_columns(latent);
+    for (const std::int64_t page_size : {0, 1, 64}) {
+      latent.page_size = page_size;
+      AttentionProblem& prompts = problems.emplace_back(latent);
+      prompts.causal = CausalMask::bottom_right;
+      for (const std::int64_t sequences : {1, 1024}) {  // few, whose keys are split, and many
+        AttentionProblem& decode = problems.emplace_back(latent);
+        decode.batch = decode.total_q = sequences;
+        decode.seqlen_q = 1;
+      }
+    }
+  }
+  return problems;
+}
+
 /// Calls that the kernels lack are left out: they need none.
 void add(AttentionProblem problem, Pass pass, bool deterministic, gpu::PackList& list) {
   problem.pass = pass;
@@ -194,6 +232,10 @@ std::vector<runtime::CommonVariant> pack() {
     add_forward(problem, list);
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, list);
     if (problem.modifiers.has_sink) list.add(gpu::sink_variant(gpu::kSm90a), 0);
+  }
+  for (const AttentionProblem& problem : wide_problems()) {
+    add_forward(problem, list);
+    if (!problem.has_qv) add_backward(problem, false, list);
   }
   for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, list);
   for (const AttentionProblem& problem : stored_problems()) add_forward(problem, list);

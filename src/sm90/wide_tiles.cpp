@@ -48,10 +48,26 @@ WideRegisters shared_registers(const Config& config) {
   return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{40, 152, causal ? 192 : 256};
 }
 
+/// With a second query the producer has a tensor more.
+WideRegisters query_values_registers(const Config& config) {
+  const bool copies = config.keys == forward::KeySource::page_rows;
+  const bool splits = config.schedule == Schedule::split;
+  const bool causal = config.rule.mask_right;
+  if (!config.values_in_keys) {
+    if (copies) return config.rule.block_mask != 0 ? WideRegisters{72, 120, 0} : WideRegisters{64, 128, 0};
+    return {56, 136, 0};
+  }
+  if (copies) return {64, 128, causal || splits ? 128 : 64};
+  if (config.keys == forward::KeySource::page_boxes) return {56, 136, 128};
+  if (!config.rule.varlen) return splits ? WideRegisters{48, 144, 256} : WideRegisters{32, 160, 256};
+  return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{48, 144, 192};
+}
+
 WideRegisters wide_registers(const Config& config) {
   const ScoreRule& rule = config.rule;
   const bool copies = config.keys == forward::KeySource::page_rows;
   const bool crowded = is_crowded(rule);
+  if (rule.query_values) return query_values_registers(config);
   if (config.values_in_keys) return shared_registers(config);
   if (has_text(rule)) return {copies ? 64 : 48, copies ? 128 : 144, 0};
   if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
@@ -60,6 +76,7 @@ WideRegisters wide_registers(const Config& config) {
   if (copies) return {64, 128, crowded ? 64 : 128};
   if (crowded) return {40, 152, 128};
   if (config.schedule == Schedule::split) return {40, 152, 192};
+  if (config.schedule == Schedule::dealt) return {40, 152, 256};
   return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
 }
 

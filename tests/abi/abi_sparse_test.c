@@ -53,6 +53,22 @@ static void test_listed_keys_are_attended_to(void) {
   CHECK(near(c.lse[0], log(4.0)));
 }
 
+static void test_a_call_is_explained(void) {
+  sparse_call c;
+  make_call(&c);
+  size_t needed = 0;
+  CHECK(strobe_explain_sparse_forward(&c.arguments, NULL, NULL, NULL, 0, &needed) == STROBE_OK);
+  char text[4096], begin[11];
+  CHECK(needed > sizeof(begin) && needed <= sizeof(text));
+  CHECK(strobe_explain_sparse_forward(&c.arguments, NULL, NULL, text, sizeof(text), NULL) == STROBE_OK);
+  CHECK(strlen(text) + 1 == needed);
+  CHECK(strstr(text, "cpu") != NULL);
+  CHECK(strobe_explain_sparse_forward(&c.arguments, NULL, NULL, begin, sizeof(begin), NULL) == STROBE_OK);
+  CHECK(strlen(begin) + 1 == sizeof(begin) && strncmp(text, begin, strlen(begin)) == 0);
+  CHECK_REJECTED(strobe_explain_sparse_forward(&c.arguments, NULL, NULL, NULL, 5, NULL), STROBE_INVALID_ARGUMENT,
+                 "text is null and size is 5: it must be 0 then");
+}
+
 static void test_gradients_of_listed_keys(void) {
   sparse_call c;
   make_call(&c);
@@ -188,6 +204,7 @@ static void test_sparse_calls_that_are_not_valid_are_rejected(void) {
 
 static const named_test kTests[] = {
     TEST(listed_keys_are_attended_to),
+    TEST(a_call_is_explained),
     TEST(gradients_of_listed_keys),
     TEST(rows_go_into_a_format_and_out),
     TEST(a_format_of_ones_own_is_attended_over),

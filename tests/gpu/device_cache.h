@@ -99,6 +99,7 @@ class DeviceCache {
     return {&a.q,
             &a.k,
             &a.v,
+            &a.qv,
             &a.page_table,
             &a.tree_mask,
             &a.q_descale,

@@ -38,7 +38,8 @@ inline bool has_gradients(const AttentionCase& attention) {
   const bool of_terms =
       (attention.bias && attention.bias->wants_gradient) ||
       (attention.text && std::ranges::any_of(attention.text->captures, &CapturedTensor::wants_gradient));
-  return std::max(attention.head_dim, attention.head_dim_v) <= (of_terms ? most_of_terms : kMostColumns);
+  return !attention.has_qv &&
+         std::max(attention.head_dim, attention.head_dim_v) <= (of_terms ? most_of_terms : kMostColumns);
 }
 
 class DeviceCase {

@@ -18,6 +18,7 @@
 #include "device_case.h"
 #include "gpu_test.h"
 #include "isolated_memory.h"
+#include "random_limits.h"
 #include "reference/bound/arithmetic.h"
 #include "sm90/backward_parts.h"
 #include "tested_engine.h"
@@ -26,100 +27,6 @@ namespace strobe::test {
 namespace {
 
 std::string program_path;
-
-// Kernels are compiled on first use: so many seeds in a row share dtype, compiled head_dims and options.
-constexpr std::uint64_t kSeedsPerKernel = 32;
-
-/// head_dims up to 256 that are multiples of 8, of float32 up to 128; rows aligned to 16 bytes. STROBE_FLOAT32=1: that
-/// dtype alone.
-EngineLimits gpu_limits(std::uint64_t group) {
-  Random random(group);
-  EngineLimits limits;
-  limits.text = false;  // see add_text()
-  limits.normalize = false;
-  limits.dtypes = {random.one_of({DType::float16, DType::bfloat16, DType::float32})};
-  if (number_from("STROBE_FLOAT32", 0) != 0) limits.dtypes = {DType::float32};
-  limits.alignment = 8;
-  limits.row_invariant = false;
-  limits.tree_mask = false;  // see add_tree()
-  limits.qv = false;
-  limits.offsets = false;  // see has_offsets()
-  using HeadDims = std::array<std::int64_t, 2>;
-  limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
-                                     HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
-                                     HeadDims{256, 256}, HeadDims{64, 256}})};
-  if (limits.dtypes[0] == DType::float32) {
-    for (std::int64_t& head_dim : limits.head_dims[0]) head_dim = std::min<std::int64_t>(head_dim, 128);
-    limits.dropout = limits.head_dims[0][1] <= 64;  // with bias and windows, too
-  }
-  limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
-  return limits;
-}
-
-/// Whether the calls of a group of few queries have tree masks.
-bool has_trees(std::uint64_t group) { return group / 2 % 2 == 1; }
-
-/// Whether the sequences of a group are parts of longer ones. STROBE_OFFSETS=1: of all groups without trees.
-bool has_offsets(std::uint64_t group, const EngineLimits& limits) {
-  if (limits.most_queries > 0 && has_trees(group)) return false;
-  return group % 5 == 4 || number_from("STROBE_OFFSETS", 0) != 0;
-}
-
-/// A few queries and a long cache: keys are split among CTAs.
-EngineLimits few_queries_limits(std::uint64_t group) {
-  EngineLimits limits = gpu_limits(group);
-  limits.most_queries = has_trees(group) ? 64 : 20;
-  limits.longest *= 3;
-  limits.bias = limits.block_mask = limits.dropout = false;  // of calls that are not split
-  return limits;
-}
-
-/// Heads of more than 256 columns.
-EngineLimits wide_limits(std::uint64_t group) {
-  EngineLimits limits = gpu_limits(group);
-  Random random(group);
-  limits.dtypes = {random.one_of({DType::float16, DType::bfloat16})};
-  limits.dropout = true;
-  using HeadDims = std::array<std::int64_t, 2>;
-  limits.head_dims = {random.one_of({HeadDims{512, 512}, HeadDims{512, 512}, HeadDims{576, 512}, HeadDims{320, 256},
-                                     HeadDims{288, 288}, HeadDims{384, 384}, HeadDims{64, 512}, HeadDims{448, 64}})};
-  return limits;
-}
-
-/// The same of which there are gradients.
-EngineLimits wide_backward_limits(std::uint64_t group) {
-  EngineLimits limits = wide_limits(group);
-  for (std::int64_t& head_dim : limits.head_dims[0]) head_dim = std::min<std::int64_t>(head_dim, 512);
-  return limits;
-}
-
-EngineLimits few_wide_queries_limits(std::uint64_t group) {
-  EngineLimits limits = wide_limits(group);
-  limits.most_queries = 20;
-  limits.longest *= 2;
-  limits.bias = limits.block_mask = limits.dropout = false;
-  return limits;
-}
-
-/// Latent rows, read as key and value, under the few options with which they are loaded once. Every second case has few
-/// queries of long sequences, whose keys are split among CTAs.
-AttentionCase latent_case(std::uint64_t seed) {
-  EngineLimits limits = wide_limits(seed % 2);
-  limits.most_queries = seed % 2 == 1 ? 4 : 0;
-  limits.longest = seed % 2 == 1 ? 6000 : 600;
-  limits.bias = limits.block_mask = limits.dropout = limits.alibi = limits.chunk = limits.max_logits = false;
-  limits.any_scale = false;
-  AttentionCase attention = random_case(seed, limits);
-  attention.tree.reset();
-  attention.options = {.causal = seed % 4 == 2 ? CausalMask::bottom_right : CausalMask::none};
-  attention.dtype = DType::bfloat16;
-  attention.has_sink = false;
-  attention.head_dim = 576;
-  attention.head_dim_v = 512;
-  attention.heads_kv = 1;
-  attention.heads_q *= 4;
-  return attention;
-}
 
 /// Queries of few_queries_limits().
 void add_tree(AttentionCase& attention, std::uint64_t seed) {
@@ -249,25 +156,29 @@ class GpuRandom : public FamilyTest {
     }
   }
 
+  /// Keys in pages or chosen entries.
+  void run_cached_case(std::uint64_t seed, const AttentionCase& attention) {
+    SCOPED_TRACE(describe(attention));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    const std::optional<IsolatedMemory> isolated = isolated_if_asked(seed);
+    const CaseTensors tensors(attention);
+    Random random(seed);
+    const CacheKind kind = random.chance(0.75) ? CacheKind::pages : CacheKind::entries;
+    const CacheCopy copy(tensors.forward_arguments(), kind, random);
+    DeviceCache cache(copy.arguments(), device());
+    cache.run(attention.options, stream());
+    if (!HasFailure()) cache.expect_matches(copy.arguments(), attention.options);
+    EXPECT_FALSE(HasFailure()) << cache.explained();
+  }
+
  protected:
   /// Forwards of keys in pages or chosen entries; every second group's have few queries.
   void run_cached_seeds(LimitsOf limits_of, LimitsOf few_queries_limits_of) {
     const std::vector<std::uint64_t> seeds = chosen_seeds(400);
     for (const std::uint64_t seed : seeds) {
       const std::uint64_t group = seed / kSeedsPerKernel;
-      AttentionCase attention = gpu_case(seed, group % 2 == 1 ? few_queries_limits_of(group) : limits_of(group));
-      SCOPED_TRACE(describe(attention));
-      const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
-      const std::optional<IsolatedMemory> isolated = isolated_if_asked(seed);
-      const CaseTensors tensors(attention);
-      Random random(seed);
-      const CacheKind kind = random.chance(0.75) ? CacheKind::pages : CacheKind::entries;
-      const CacheCopy copy(tensors.forward_arguments(), kind, random);
-      DeviceCache cache(copy.arguments(), device());
-      cache.run(attention.options, stream());
-      if (!HasFailure()) cache.expect_matches(copy.arguments(), attention.options);
-      if (HasFailure())
-        FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path << '\n' << cache.explained();
+      run_cached_case(seed, gpu_case(seed, group % 2 == 1 ? few_queries_limits_of(group) : limits_of(group)));
+      if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
     }
     std::cout << seeds.size() << " configurations\n";
   }
@@ -304,6 +215,27 @@ class GpuRandom : public FamilyTest {
       drop_softmax(attention, group);
       if (tested_family() == Family::sm90) drop_gradients_of_terms(attention);
       run_case(seed, attention, passes);
+      if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
+    }
+    std::cout << seeds.size() << " configurations\n";
+  }
+
+  /// Contiguous tensors, and of every third seed pages or entries of a cache.
+  void run_query_values_seeds(std::uint64_t count) {
+    const std::vector<std::uint64_t> seeds = chosen_seeds(count);
+    for (const std::uint64_t seed : seeds) {
+      const std::uint64_t group = seed / kSeedsPerKernel;
+      AttentionCase attention = gpu_case(seed, query_values_limits(group));
+      attention.head_dim_v = query_values_limits(group).head_dims[0][1];
+      attention.has_qv = true;
+      if (group % 2 == 0) attention.heads_kv = 1;
+      if (seed % 3 == 0) {
+        run_cached_case(seed, attention);
+      } else {
+        add_text(attention, group);
+        drop_softmax(attention, group);
+        run_case(seed, attention, false);
+      }
       if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
     }
     std::cout << seeds.size() << " configurations\n";
@@ -360,6 +292,8 @@ TEST_P(GpuRandom, RowInvariantCallsOfWideHeadsMatchReferenceAndTheirParts) {
 }
 
 TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
+
+TEST_P(GpuRandom, QueryValuesMatchReference) { run_query_values_seeds(400); }
 
 TEST_P(GpuRandom, WideHeadsMatchReference) { run_wide_seeds(wide_limits, 400, false); }
 

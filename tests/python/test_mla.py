@@ -150,6 +150,7 @@ def test_misuse():
     assert "q_rope is float16: it must be float32, as q_latent is" in message(
         ValueError, q_latent, q_rope.astype(np.float16), cache
     )
+    assert "qv is given: q_latent is what it would be" in message(ValueError, q_latent, q_rope, cache, qv=q_latent)
     assert "q_rope is of type list: it must be a tensor" in message(TypeError, q_latent, [1.0], cache)
     assert "no_option is no option" in message(TypeError, q_latent, q_rope, cache, no_option=1)
 

@@ -68,7 +68,7 @@ def flash_attn_func(
     """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs.
 
     With float8_e4m3fn q, k and v the scales are [batch, heads_kv], and out is bfloat16. qv, of q's shape but v's
-    head_dim, adds qv v^T to the scores, for which a GPU takes copies of K and V that are not views of one row.
+    head_dim, adds qv v^T to the scores; a GPU whose kernels lack the call copies K and V that are not views of one row.
     """
     options = options_of(
         softmax_scale=softmax_scale,

@@ -14,10 +14,11 @@ from torch import Tensor
 import strobe
 from strobe.integrations import checks
 from strobe.torch import attention
-from strobe.torch.ops import rows
+from strobe.torch.ops import is_traced, rows
 
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engine takes
 MOST_HEAD_DIM = 576  # of the gpu engine
+_JOINED_COLUMNS = 64  # of v, where that has scores of two products: multiples
 
 
 def reject_unsupported(**arguments: Any) -> None:
@@ -130,17 +131,17 @@ def joined_columns(q: Tensor, k: Tensor, v: Tensor, qv: Tensor) -> tuple[Tensor,
 def with_query_values(
     q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """q, k and the options of a call whose scores are q k^T + qv v^T: on the CPU qv is one of them.
+    """q, k and the options of a call whose scores are q k^T + qv v^T: where engines have those qv is one of them.
 
-    qv has q's shape but head_dim_v columns. On a GPU, whose engine has no such scores, qv's columns join q's and v's
-    those of k. The scale is by default that of all columns, as FlashAttention-3's. Without qv nothing changes.
+    qv has q's shape but head_dim_v columns. Elsewhere its columns join q's and v's those of k. The scale is by default
+    that of all columns, as FlashAttention-3's. Without qv nothing changes.
     """
     if qv is None:
         return q, k, options
     checks.check_as("q", q, qv=qv)
     if qv.shape != (*q.shape[:-1], v.shape[-1]):
         raise ValueError(f"qv is {tuple(qv.shape)}, but q {tuple(q.shape)} and v {tuple(v.shape)}: it has v's head_dim")
-    if q.device.type == "cpu":
+    if q.device.type == "cpu" or _gpus_take_query_values(q, k, v, qv):
         return q, k, options | {"qv": rows(qv)}
     if k.dtype.itemsize == 1:
         raise NotImplementedError(f"qv is given with k of {k.dtype}: on a GPU it is supported with 16 bits or more")
@@ -150,6 +151,21 @@ def with_query_values(
             f"qv is given, and its head_dim and q's are {head_dim} together: on a GPU they are at most {MOST_HEAD_DIM}"
         )
     return *joined_columns(q, k, v, qv), {"scale": head_dim**-0.5} | options
+
+
+def _gpus_take_query_values(q: Tensor, k: Tensor, v: Tensor, qv: Tensor) -> bool:
+    """Forwards of 16 bits, which no compiler sees."""
+    head_dim, head_dim_v = q.shape[-1], v.shape[-1]
+    has_widths = head_dim % _HEAD_DIM_MULTIPLE == 0 and head_dim_v % _JOINED_COLUMNS == 0
+    needs_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, qv))
+    return (
+        q.dtype.itemsize == 2
+        and k.dtype == q.dtype
+        and has_widths
+        and 0 < head_dim_v <= MOST_HEAD_DIM - head_dim
+        and not needs_gradients
+        and not is_traced(q, k, v, qv)
+    )
 
 
 def float8_attention(

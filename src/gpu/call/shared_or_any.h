@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards with a variant for calls in which V is a view of K.
+// Forwards with a variant for calls in which V is a view of K, or K's columns are V's and some behind them (qv).
 #pragma once
 
 #include "engine/engine.h"
@@ -9,7 +9,8 @@ namespace strobe::gpu {
 /// Whether V is K's first columns, and all of K lies within the 64 GiB that 32 bits count in pieces of 16 bytes.
 bool values_are_keys(const ForwardArguments& arguments);
 
-/// A call that runs `shared` where V is K's first columns, and else `any`; an error where one of them is.
+/// A call that runs `shared` where V is K's first columns, or with qv where K and V lie within as much each, and else
+/// `any`; an error where one of them is.
 engine::PlannedCallResult shared_or_any(const engine::PlannedCallResult& shared, const engine::PlannedCallResult& any);
 
 }  // namespace strobe::gpu

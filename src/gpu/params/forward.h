@@ -21,6 +21,7 @@ WithTexts<Params> forward_params(const AttentionProblem& problem, const ForwardA
   params.k = key_rows({"k", arguments.k});
   params.v = key_rows({"v", arguments.v});
   params.o = rows_of({"o", arguments.o}, problem.dtype);
+  if (problem.has_qv) params.qv = rows_of({"qv", arguments.qv});
   // Copies of nothing name an address all the same.
   if (params.k.data == nullptr) params.k.data = params.o.data;
   if (params.v.data == nullptr) params.v.data = params.o.data;

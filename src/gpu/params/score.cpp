@@ -100,6 +100,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.scale_first = !scores_are_natural(rule) && (scales_first(problem, rule) || factor_in_backward);
   rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
   rule.offsets = problem.has_offsets;
+  rule.query_values = problem.has_qv;
   return rule;
 }
 

@@ -6,6 +6,7 @@
 #include "call/checked.h"
 #include "call/limits.h"
 #include "expression/formula.h"
+#include "kernels/score/rule.h"
 
 namespace strobe::gpu {
 
@@ -18,11 +19,28 @@ Status check_texts(const AttentionProblem& problem) {
   return {};
 }
 
+AttentionProblem with_joined_columns(AttentionProblem problem) {
+  if (problem.pass == Pass::forward) problem.head_dim += qv_columns(problem);
+  return problem;
+}
+
 Status check_query_values(const AttentionProblem& problem) {
   if (!problem.has_qv) return {};
-  return unsupported(
-      "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, or "
-      "take the cpu engine");
+  if (problem.pass == Pass::backward) {
+    return unsupported("qv is given: the gpu engine has no gradients of it; the cpu engine has");
+  }
+  if (problem.dtype == DType::float32 || problem.stored.given()) {
+    return unsupported("qv is given, q is {} and k is {}: the gpu engine takes it where all are float16 or bfloat16",
+                       name_of(problem.dtype), name_of(stored_dtype(problem)));
+  }
+  const std::int64_t head_dim = problem.head_dim - problem.head_dim_v;
+  if (problem.head_dim_v % kJoinedColumns != 0 || problem.head_dim_v == 0 || problem.head_dim > kMaxHeadDim) {
+    return unsupported(
+        "qv is given, head_dim is {} and head_dim_v {}: the gpu engine takes multiples of {} as head_dim_v, and {} "
+        "columns of both together",
+        head_dim, problem.head_dim_v, kJoinedColumns, kMaxHeadDim);
+  }
+  return {};
 }
 
 MostColumns most_columns(const AttentionProblem& problem) {

@@ -25,8 +25,11 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// What calls with texts cannot have beside them.
 Status check_texts(const AttentionProblem& problem);
 
-/// That scores are no sums of two products.
+/// What the kernels for wide heads, which serve calls with qv, lack of those. `problem` is with_joined_columns().
 Status check_query_values(const AttentionProblem& problem);
+
+/// With the columns of qv and V counted as Q's and K's, of whose rows kernels make one product.
+AttentionProblem with_joined_columns(AttentionProblem problem);
 
 /// The widest rows of Q and K, and of V and O.
 struct MostColumns {
@@ -37,8 +40,9 @@ struct MostColumns {
 /// Columns of a row that tiles of other than wide heads hold.
 inline constexpr int kMostNarrowColumns = 256;
 
+/// Whether calls take the kernels for wide heads, which serve any with qv.
 inline bool has_wide_heads(const AttentionProblem& problem) {
-  return problem.head_dim > kMostNarrowColumns || problem.head_dim_v > kMostNarrowColumns;
+  return problem.head_dim > kMostNarrowColumns || problem.head_dim_v > kMostNarrowColumns || problem.has_qv;
 }
 
 /// What a family's kernels for wide heads lack.

@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
   const float factor = weights.sum == 0.0F ? 0.0F : C.normalized ? 1.0F / weights.sum : 1.0F;
   const bool stores = kWarps == 1 || threadIdx.x < kWarp;
-#pragma unroll
+#pragma unroll(C.head_dim_v <= 2 * kWarpColumns ? 2 : 1)  // four at once spill
   for (int first = 0; first < C.head_dim_v; first += kWarpColumns) {
     const int column = first + 4 * static_cast<int>(threadIdx.x % kWarp);
     const bool has_columns = column < params.head_dim_v;

@@ -21,10 +21,11 @@ namespace strobe::score {
 /// One row of Q, and the keys and values of its head. Strides in elements.
 struct ExactRow {
   const unsigned short* q;
-  const unsigned short* k;  // of key 0
+  const unsigned short* qv;  // rules with query_values
+  const unsigned short* k;   // of key 0
   const unsigned short* v;
   long long k_stride, v_stride;
-  int head_dim, head_dim_v;
+  int head_dim, head_dim_v;  // of Q and K alone
 
   sequence::KeyRange keys;  // that it sees
   int sequence_keys;        // how many its sequence has
@@ -134,6 +135,11 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     float score = 0.0F;
     for (int column = lane; column < row.head_dim; column += kThreadsPerWarp) {
       score += element_at<R.element>(row.q, column) * k[column];
+    }
+    if constexpr (R.query_values) {
+      for (int column = lane; column < row.head_dim_v; column += kThreadsPerWarp) {
+        score += element_at<R.element>(row.qv, column) * v[column];
+      }
     }
     for (int distance = kThreadsPerWarp / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);

@@ -45,11 +45,16 @@ struct ScoreRule {
   bool scale_first = false;    // scores are scaled before their maximum is taken: for scales that are not positive
   bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
   bool offsets = false;        // sequences are parts of longer ones, at places that are given; varlen is on, too
+  bool query_values = false;   // forwards: products of Q and K are joined by those of a second query and V
   bool normalized = true;      // else scores are the probabilities, 0 where they are -inf: there is no softmax
   TextRule text;
 
   bool operator==(const ScoreRule&) const = default;
 };
+
+/// Rules with query_values, FlashAttention-3's qv: the two products are one of longer rows, whose first columns are the
+/// second query's and V's. Pieces of so many columns are of one tensor each; V's are a multiple.
+inline constexpr int kJoinedColumns = 64;
 
 /// Whether rows may begin or end at different keys.
 constexpr bool has_diagonal(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }

@@ -4,7 +4,9 @@
 
 #include <set>
 #include <string>
+#include <utility>
 
+#include "gpu/choose_family.h"
 #include "gpu/plan/plan_problem.h"
 #include "gpu/variant/pack_list.h"
 #include "runtime/pack/common_variants.h"
@@ -43,6 +45,12 @@ AttentionProblem over_8_bits(DType stored, std::int64_t head_dim, std::int64_t g
   return problem;
 }
 
+void expect_all_in_pack(PackList& list) {
+  for (const runtime::CommonVariant& kernel : list.take()) {
+    EXPECT_TRUE(packed_kernels().contains(key_of(kernel))) << kernel.variant.expression;
+  }
+}
+
 /// Whether a call of few rows takes the kernels of sm80, and of others the kernels of sm90, all of them in the pack.
 void expect_in_pack(const AttentionProblem& problem) {
   PackList list;
@@ -51,9 +59,7 @@ void expect_in_pack(const AttentionProblem& problem) {
   const Status status = is_decode ? sm80::list_kernels(problem, test::kH200, {}, list)
                                   : sm90::list_kernels(problem, test::kH200, {}, list);
   ASSERT_TRUE(status.ok()) << status.message();
-  for (const runtime::CommonVariant& kernel : list.take()) {
-    EXPECT_TRUE(packed_kernels().contains(key_of(kernel))) << kernel.variant.expression;
-  }
+  expect_all_in_pack(list);
 }
 
 TEST(Pack, HasServersStepsOverCachesIn8Bits) {
@@ -70,6 +76,28 @@ TEST(Pack, HasServersStepsOverCachesIn8Bits) {
         AttentionProblem many = over_8_bits(stored, head_dim, group, 1, 16);
         many.batch = many.total_q = 256;
         expect_in_pack(many);
+      }
+    }
+  }
+}
+
+TEST(Pack, HasServersStepsOfLatentAttention) {
+  for (const std::int64_t heads : {16, 128}) {
+    for (const std::int64_t page_size : {0, 1, 64}) {
+      for (const auto& [batch, queries] : {std::pair{1, 1}, {8, 1}, {200, 1}, {1, 2048}, {2, 10'000}}) {
+        AttentionProblem problem = test::problem_of(16384, 64, 512);
+        problem.batch = batch;
+        problem.heads_q = heads;
+        problem.heads_kv = 1;
+        problem.seqlen_q = queries;
+        problem.total_q = batch * queries;
+        problem.causal = CausalMask::bottom_right;
+        problem.has_seqused_k = true;
+        problem.has_qv = true;
+        problem.page_size = page_size;
+        PackList list;
+        ASSERT_TRUE(sm90::list_kernels(planned_problem(problem), test::kH200, {}, list).ok());
+        expect_all_in_pack(list);
       }
     }
   }

@@ -62,6 +62,12 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+/// Rules with query_values: which column of the longer rows is the first of Q and K themselves.
+template <typename Params>
+constexpr int first_own_column(const Config& c, const Params& params) {
+  return c.rule.query_values ? params.head_dim_v : 0;
+}
+
 /// Of a group.
 constexpr int row_warps(const Config& c) { return c.warps / c.key_groups / c.column_warps; }
 constexpr int block_m(const Config& c) { return row_warps(c) * c.rows_per_warp; }
@@ -119,7 +125,8 @@ constexpr bool fields_agree(const Config& c) {
   const bool operands = !c.stored_operands || (is_stored(c) && c.key_groups > 1 && c.segment_blocks == 0 &&
                                                (!c.row_scales || c.block_n <= kWarpSize));
   const bool slices = sliced(c) ? slices_agree(c) : c.column_warps == 1;
-  return pages && pieces && work && operands && slices;
+  const bool joined = !c.rule.query_values || c.slice_columns == kJoinedColumns;
+  return pages && pieces && work && operands && slices && joined;
 }
 
 constexpr Tiling tiling(const Config& c) {

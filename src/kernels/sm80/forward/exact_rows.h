@@ -15,11 +15,12 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
   const int head_kv = head_kv_of(params, work);
   const int batch = C.pages || C.entries ? 0 : k_batch(params, work);
   return {.q = query_row<C>(params.q, params, work, row),
+          .qv = C.rule.query_values ? query_row<C>(params.qv, params, work, row) : nullptr,
           .k = params.k.row(batch, work.k.start, head_kv),
           .v = params.v.row(batch, work.k.start, head_kv),
           .k_stride = params.k.row_stride,
           .v_stride = params.v.row_stride,
-          .head_dim = params.head_dim,
+          .head_dim = params.head_dim - first_own_column(C, params),
           .head_dim_v = params.head_dim_v,
           .keys = keys_of<C>(params, work, row),
           .sequence_keys = work.k.used,

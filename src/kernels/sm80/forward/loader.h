@@ -4,6 +4,7 @@
 
 #include "kernels/sm80/forward/block_places.h"
 #include "kernels/sm80/forward/block_walk.h"
+#include "kernels/sm80/forward/joined_queries.h"
 #include "kernels/sm80/forward/key_value_rows.h"
 #include "kernels/sm80/forward/smem.h"
 #include "kernels/sm80/forward/stored_block.h"
@@ -259,7 +260,9 @@ class Queries {
         return;
       }
     }
-    if constexpr (C.packed_heads == 1) {
+    if constexpr (C.rule.query_values) {
+      start_joined_queries<C, kThreads>(params, work, tile, first_row);
+    } else if constexpr (C.packed_heads == 1) {
       start_copy<QTile<C>, C.rows_per_warp, kThreads>(tile, query_row<C>(params.q, params, work, first_row),
                                                       params.q.row_stride, work.q.used - first_row,
                                                       halves(C, params.head_dim));

@@ -25,9 +25,10 @@ struct TileOrder {
 
 struct Params {
   Rows q, k, v, o;
+  Rows qv;     // rules with query_values
   float* lse;  // null: not wanted
   long long lse_batch_stride, lse_head_stride;
-  int head_dim, head_dim_v;  // columns that exist
+  int head_dim, head_dim_v;  // columns that exist: of rules with query_values those of Q and K count V's, too
 
   SequenceParams sequences;
   VisibilityParams visibility;

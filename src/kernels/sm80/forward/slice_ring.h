@@ -43,12 +43,15 @@ class SliceRing {
 
   __device__ __forceinline__ void start_slice(int number) {
     if (walk_.has(ahead_)) {
-      const bool of_keys = ahead_slice_ < key_slices(C);
-      const int first_column = (of_keys ? ahead_slice_ : ahead_slice_ - key_slices(C)) * C.slice_columns;
-      const int columns = (of_keys ? params_.head_dim : params_.head_dim_v) - first_column;
+      const bool to_keys = ahead_slice_ < key_slices(C);
+      const int column = (to_keys ? ahead_slice_ : ahead_slice_ - key_slices(C)) * C.slice_columns;
+      const int own = first_own_column(C, params_);
+      const bool of_keys = to_keys && column >= own;
+      const int first_column = of_keys ? column - own : column;
+      const int all = of_keys ? params_.head_dim - own : params_.head_dim_v;
       source_.template start<SliceTile<C>, threads_per_block(C), true>(
           slot(number), of_keys ? params_.k : params_.v, of_keys ? source_.keys() : source_.values(), ahead_,
-          first_column, min(columns, C.slice_columns));
+          first_column, min(all - first_column, C.slice_columns));
       if (++ahead_slice_ == key_slices(C) + value_slices(C)) {
         ahead_slice_ = 0;
         ahead_ = walk_.before(ahead_);

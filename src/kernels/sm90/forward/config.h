@@ -146,6 +146,17 @@ constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
 /// The fewest rows of a box that TMA reads of a page: an atom of the swizzle.
 inline constexpr int kLeastBoxRows = 8;
 
+/// Rules with query_values: which column of the longer rows is the first of Q and K themselves. Where V's columns are
+/// loaded once, there are as many as compiled.
+template <typename Params>
+constexpr int first_own_column(const Config& c, const Params& params) {
+  if (!c.rule.query_values) return 0;
+  return c.values_in_keys ? c.head_dim_v : params.head_dim_v;
+}
+
+/// Whether a tensor map more is handed over: the bias's, or the second query's. No variant has both.
+constexpr bool has_other_map(const Config& c) { return c.bias_stages > 0 || c.rule.query_values; }
+
 constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
 
 /// Whether a CTA joins the segments of its tiles; on split schedules each segment is a part.

@@ -10,16 +10,16 @@
 namespace strobe::sm90::forward {
 
 template <Config C>
-struct BiasMapOf {
-  using type = NoBiasMap;
+struct OtherMapOf {
+  using type = NoOtherMap;
 };
 template <Config C>
-  requires(C.bias_stages > 0)
-struct BiasMapOf<C> {
+  requires(has_other_map(C))
+struct OtherMapOf<C> {
   using type = TensorMap;
 };
 template <Config C>
-using BiasMap = typename BiasMapOf<C>::type;
+using OtherMap = typename OtherMapOf<C>::type;
 
 /// What the kernel was given, and where its shared memory is.
 template <Config C>
@@ -28,7 +28,7 @@ struct Context {
   const TensorMap& k;
   const TensorMap& v;
   const TensorMap& o;
-  const BiasMap<C>& bias;
+  const OtherMap<C>& other;  // the bias's, or the second query's
   const Params& params;
   const ScheduleOf<C>& schedule;
   unsigned char* smem;

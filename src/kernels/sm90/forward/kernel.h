@@ -46,8 +46,9 @@ constexpr bool fields_agree(const Config& c) {
   const bool own_begins = !c.own_begins || (c.rule.mask_left && own_begins_fit(c));
   const bool producers = c.producer_warpgroups == 1 || (c.producer_warpgroups == 2 && converts(c));
   const bool ahead = c.exponentials_ahead == 0 || (sums_by_block(c) && c.loop == Loop::eight_bit);
+  const bool joined = !c.rule.query_values || (is_wide(c) && c.keys != KeySource::rows_in_format && c.bias_stages == 0);
   const bool softcap = !c.caps_in_softmax || (score::may_cap_in_softmax(c.rule) && !eight_bit(c));
-  return loop && own_begins && producers && ahead && softcap && (!c.relative_alibi || c.rule.alibi);
+  return loop && own_begins && producers && ahead && joined && softcap && (!c.relative_alibi || c.rule.alibi);
 }
 
 template <Config C>
@@ -78,20 +79,20 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
            const __grid_constant__ sequence::KernelParams<C.rule, Params> params,
            const __grid_constant__ typename TileListOf<C.schedule>::type list,
-           const __grid_constant__ BiasMap<C> bias) {
+           const __grid_constant__ OtherMap<C> other) {
   static_assert(registers_fit(C) && fields_agree(C));
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
-  const Context<C> context{q, k, v, o, bias, params, schedule, smem, barriers};
+  const Context<C> context{q, k, v, o, other, params, schedule, smem, barriers};
 
   // Set-up
   if (threadIdx.x == 0) {
     for (const TensorMap* map : {&q, &k, &v, &o}) {
       ptx::prefetch_tensor_map(map);
     }
-    if constexpr (C.bias_stages > 0) {
-      ptx::prefetch_tensor_map(&bias);
+    if constexpr (has_other_map(C)) {
+      ptx::prefetch_tensor_map(&other);
     }
   }
   if constexpr (C.schedule == Schedule::sorted) {

@@ -22,15 +22,16 @@ struct EightBitParams {
   unsigned long long v_signs[4];  // of V's rotation, a bit for each column
 };
 
-/// Variants without bias rings take this in the place of the bias's tensor map.
-struct NoBiasMap {};
+/// Variants that have neither a ring of the bias nor a second query take this in the place of its tensor map.
+struct NoOtherMap {};
 
 struct Params {
   Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
   Rows o;
+  Rows qv;     // rules with query_values
   float* lse;  // null: not wanted
   long long lse_batch_stride, lse_head_stride;
-  int head_dim, head_dim_v;  // columns that exist
+  int head_dim, head_dim_v;  // columns that exist: of rules with query_values those of Q and K count V's, too
 
   SequenceParams sequences;
   VisibilityParams visibility;

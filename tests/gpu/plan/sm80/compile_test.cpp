@@ -11,6 +11,7 @@
 
 #include "attention/random.h"
 #include "attention/seeds.h"
+#include "call/limits.h"
 #include "expression/formula.h"
 #include "gpu/auxiliary/append_variant.h"
 #include "gpu/plan/devices.h"
@@ -178,6 +179,8 @@ TEST_F(Sm80Compile, KeepsWideHeadsInRegisters) {
     if (has_text) set_text(problem, random);
     problem.row_invariant = forward && !has_text && problem.dropout == 0.0F && !problem.modifiers.has_bias &&
                             problem.modifiers.block_size == 0 && random.chance(0.3);
+    problem.has_qv = forward && random.chance(0.3);
+    if (problem.has_qv) problem.head_dim = kMaxHeadDim;  // qv's columns and those of q
     problem.pass = forward ? Pass::forward : Pass::backward;
     const Result<runtime::Variant> variant =
         forward ? forward_of(problem, device.shape) : gradient_variant_for(problem, device.shape, random);

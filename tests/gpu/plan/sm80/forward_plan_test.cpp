@@ -222,9 +222,6 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
         p.chunk = 32;
       }),
       "dropout with a bias, window or chunk, head_dim_v 128 and q in float32: the sm80 kernels take up to 64 then");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.has_qv = true; }),
-            "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
-            "or take the cpu engine");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.dtype = DType::float32;
               p.head_dim = 264;

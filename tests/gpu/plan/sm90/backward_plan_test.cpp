@@ -348,8 +348,7 @@ TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
   EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
             "q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.has_qv = true; }),
-            "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
-            "or take the cpu engine");
+            "qv is given: the gpu engine has no gradients of it; the cpu engine has");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 520; }),
             "head_dim is 520: the gpu engine takes multiples of 8 up to 512, the cpu engine all up to 576");
   EXPECT_EQ(message([](AttentionProblem& p) {

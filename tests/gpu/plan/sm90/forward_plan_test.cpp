@@ -80,9 +80,6 @@ TEST(Sm90ForwardPlan, NamesWhatItLacks) {
   };
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.dtype = DType::float32; }),
             "q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
-  EXPECT_EQ(rejection([](AttentionProblem& p) { p.has_qv = true; }),
-            "qv is given: the gpu engine has scores of one product, q with k; join qv's columns to q's and v's to k's, "
-            "or take the cpu engine");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 36; }),
             "head_dim is 36: the gpu engine takes multiples of 8 up to 576, the cpu engine all up to 576");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 500; }),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of backwards of heads of more than 256 columns, and of forwards whose V is K's first columns, of rows in
-// a format, too, compile, without a GPU, and keep nothing in local memory.
+// The kernels of backwards of heads of more than 256 columns, and of forwards whose V is K's first columns, of qv and
+// of rows in a format, too, compile, without a GPU, and keep nothing in local memory.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -10,6 +10,7 @@
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/plan/plan_problem.h"
 #include "gpu/plan/sm90/compiled_kernels.h"
+#include "gpu/plan/supported.h"
 #include "gpu/variant/architecture.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
@@ -103,6 +104,22 @@ TEST_P(Sm90WideBackwardKernels, CompileWithoutSpills) {
 INSTANTIATE_TEST_SUITE_P(All, Sm90WideBackwardKernels, testing::ValuesIn(kWideKernelOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
+class Sm90WideForwardKernels : public CompiledKernels, public testing::WithParamInterface<WideOption> {};
+
+// Where threads copy rows, one number of theirs goes through local memory once a block: registers for it would be the
+// consumer's, which would read more of Q from shared memory.
+TEST_P(Sm90WideForwardKernels, CompileWithoutSpills) {
+  constexpr int kMostSpilledByCopies = 24;
+  AttentionProblem problem = test::problem_of(4096, 512, 512);
+  GetParam().set(problem);
+  expect_compiles_without_spills(forward_variant(test::config_of(problem)));
+  problem.page_size = 1;
+  expect_compiles_with_spills_to(kMostSpilledByCopies, forward_variant(test::config_of(problem)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90WideForwardKernels, testing::ValuesIn(kWideKernelOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
 const WideOption kLatentOptions[] = {
     {"prefill", [](AttentionProblem&) {}},
     {"few_queries", [](AttentionProblem& p) { p.seqlen_q = p.total_q = 1; }},
@@ -151,6 +168,51 @@ TEST_P(Sm90LatentKernels, CompileWithoutSpills) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90LatentKernels, testing::ValuesIn(kLatentOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+AttentionProblem query_values_problem(const WideOption& option) {
+  AttentionProblem problem = test::problem_of(4096, 64, 512);
+  problem.heads_q = 128;
+  problem.heads_kv = 1;
+  problem.has_qv = true;
+  option.set(problem);
+  return gpu::with_joined_columns(problem);
+}
+
+// With V's columns loaded once.
+TEST_P(Sm90LatentKernels, OfQueryValuesCompileWithoutSpills) {
+  const AttentionProblem problem = query_values_problem(GetParam());
+  const auto config = shared_values_config(problem, test::config_of(problem));
+  ASSERT_TRUE(config.has_value());
+  expect_compiles_without_spills(forward_variant(*config));
+}
+
+// As row-invariant calls have them, twice.
+TEST_P(Sm90LatentKernels, OfRowInvariantQueryValuesCompileWithoutSpills) {
+  AttentionProblem problem = query_values_problem(GetParam());
+  problem.row_invariant = true;
+  expect_compiles_without_spills(forward_variant(test::config_of(problem)));
+}
+
+class Sm90QueryValuesKernels : public CompiledKernels, public testing::WithParamInterface<WideOption> {};
+
+TEST_P(Sm90QueryValuesKernels, CompileWithoutSpills) {
+  AttentionProblem problem = query_values_problem(GetParam());
+  expect_compiles_without_spills(forward_variant(test::config_of(problem)));
+  problem.page_size = 1;
+  expect_compiles_without_spills(forward_variant(test::config_of(problem)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, Sm90QueryValuesKernels, testing::ValuesIn(kWideKernelOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+const WideOption kForwardOptions[] = {
+    {"bias", [](AttentionProblem& p) { p.modifiers.has_bias = true; }},
+    {"sink", [](AttentionProblem& p) { p.modifiers.has_sink = true; }},
+    {"blocks", [](AttentionProblem& p) { p.modifiers.block_size = 64; }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Forward, Sm90QueryValuesKernels, testing::ValuesIn(kForwardOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
 struct NamedFormat {

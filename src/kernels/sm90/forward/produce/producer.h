@@ -35,14 +35,14 @@ __device__ __forceinline__ KeyFeeder<C, true> value_feeder(const Context<C>& con
 
 template <Config C>
 __device__ __forceinline__ BiasFeeder<C> bias_feeder(const Context<C>& context) {
-  return {context.bias, context.params, context.schedule, context.smem, context.barriers};
+  return {context.other, context.params, context.schedule, context.smem, context.barriers};
 }
 
 /// Wide loops: Q's columns that stay in shared memory.
 template <Config C>
 __device__ __forceinline__ void feed_shared_queries(const Context<C>& context) {
   if constexpr (C.register_columns < C.head_dim) {
-    auto queries = query_feeder(context);
+    QueryFeeder<C> queries(context);
     while (queries.feed()) {
     }
   }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
       feed_wide_values(context);
     }
   } else if (warp == 0) {
-    auto queries = query_feeder(context);
+    QueryFeeder<C> queries(context);
     while (queries.feed()) {
     }
   } else if (warp == 1) {

@@ -11,13 +11,38 @@
 
 namespace strobe::sm90::forward {
 
+/// Panels [first, end) of a warpgroup's rows of Q, the tile's from `first_row` on; `rows` is where its sequence begins.
+template <Config C>
+__device__ __forceinline__ void load_query_panels(const Context<C>& context, const TileWork& work,
+                                                  const SequenceStart& rows, int first, int end, int first_row,
+                                                  unsigned char* destination, uint64_t& full) {
+  constexpr int kBytes = tile_bytes(kRowsPerWarpgroup, kPanelColumns);
+  const auto load = [&](const TensorMap& map, int panel) {
+    load_panel<(C.packed_heads > 1)>(map, query_box<C>(rows, panel * kColumns<C>, first_row, work.tile.head),
+                                     destination, full);
+    destination += kBytes;
+  };
+  if constexpr (C.rule.query_values) {
+    const int own = first_own_column(C, context.params) / kColumns<C>;
+    for (int panel = first; panel < min(end, own); ++panel) {
+      load(context.other, panel);
+    }
+    for (int panel = max(first, own); panel < end; ++panel) {
+      load(context.q, panel - own);
+    }
+  } else {
+    for (int panel = first; panel < end; ++panel) {
+      load(context.q, panel);
+    }
+  }
+}
+
 /// Each warpgroup's 64 rows of Q, as soon as that warpgroup has done its last Q K^T from the same stage.
 template <Config C>
 class QueryFeeder {
  public:
-  __device__ __forceinline__ QueryFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
-                                         unsigned char* smem, Barriers<C>& barriers)
-      : map_(map), params_(params), scheduler_(params, schedule), smem_(smem + kPlan.q), barriers_(barriers) {
+  __device__ __forceinline__ explicit QueryFeeder(const Context<C>& context)
+      : context_(context), scheduler_(context.params, context.schedule) {
     for (auto& position : at_) {
       position.parity = 1;
     }
@@ -25,8 +50,9 @@ class QueryFeeder {
 
   /// The next tile's rows, which stay for all of its segments. False when there is none.
   __device__ __forceinline__ bool feed() {
+    const Params& params = context_.params;
     TileWork work = before_;
-    if (!next_work<C>(scheduler_, params_, work)) {
+    if (!next_work<C>(scheduler_, params, work)) {
       return false;
     }
     if constexpr (folds(C)) {
@@ -35,25 +61,21 @@ class QueryFeeder {
         return true;
       }
     }
-    BlockWalk<C> walk(params_, work);
-    const SequenceStart rows = query_start<C>(params_, work, work.q.used);
+    BlockWalk<C> walk(params, work);
+    const SequenceStart rows = query_start<C>(params, work, work.q.used);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      const int first = folds(C) ? work.tile_begin : n_begin_of<C>(params_, work, w);
-      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= first) {
+      const int first = folds(C) ? work.tile_begin : n_begin_of<C>(params, work, w);
+      if (walk.own_end(n_end_of<C>(params, work, w), w) <= first) {
         continue;
       }
       const int stage = at_[w].stage;
-      uint64_t& full = barriers_.q_full[w][stage];
-      wait<C>(barriers_.q_empty[w][stage], at_[w].parity);
+      uint64_t& full = context_.barriers.q_full[w][stage];
+      wait<C>(context_.barriers.q_empty[w][stage], at_[w].parity);
       if (this_thread_feeds<C>()) {
         expect(full, kPlan.q_bytes);
-        unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
-        for (int panel = kFirstPanel; panel < kRowPanels<C>; ++panel) {
-          load_panel<(C.packed_heads > 1)>(
-              map_, query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
-              destination + (panel - kFirstPanel) * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
-        }
+        unsigned char* destination = context_.smem + kPlan.q + (w * C.q_stages + stage) * kPlan.q_bytes;
+        load_query_panels(context_, work, rows, kFirstPanel, kRowPanels<C>, work.row_of(w), destination, full);
       }
       at_[w].advance();
     }
@@ -64,19 +86,11 @@ class QueryFeeder {
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr int kFirstPanel = C.register_columns / kColumns<C>;  // those before go another way
 
-  const TensorMap& map_;
-  const Params& params_;
+  const Context<C>& context_;
   Scheduler<C> scheduler_;
   TileWork before_{};  // where segments are joined: what was fed last
-  unsigned char* smem_;
-  Barriers<C>& barriers_;
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];
 };
-
-template <Config C>
-__device__ __forceinline__ QueryFeeder<C> query_feeder(const Context<C>& context) {
-  return {context.q, context.params, context.schedule, context.smem, context.barriers};
-}
 
 /// Wide loops: 64 columns of a tile's rows of Q, to a stage of the ring of K.
 template <Config C>
@@ -86,8 +100,8 @@ __device__ __forceinline__ void load_query_panel(const Context<C>& context, cons
   if (this_thread_feeds<C>()) {
     const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
     expect(full, smem_plan(C).k_bytes);
-    load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head), destination,
-                                     full);
+    const int panel = column / kPanelColumns;
+    load_query_panels(context, work, rows, panel, panel + 1, work.m_begin, destination, full);
   }
 }
 
@@ -97,11 +111,7 @@ __device__ __forceinline__ void load_queries(const Context<C>& context, const Ti
                                              unsigned char* destination, uint64_t& full) {
   const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
   expect(full, smem_plan(C).q_bytes);
-  for (int column = 0; column < C.head_dim; column += kPanelColumns) {
-    load_panel<(C.packed_heads > 1)>(context.q, query_box<C>(rows, column, work.m_begin, work.tile.head), destination,
-                                     full);
-    destination += tile_bytes(kRowsPerWarpgroup, kPanelColumns);
-  }
+  load_query_panels(context, work, rows, 0, panels(C.head_dim), work.m_begin, destination, full);
 }
 
 /// Where V is K's first columns: a tile's columns of Q that one stage takes on their way to registers: by the thread
@@ -113,11 +123,8 @@ __device__ __forceinline__ void load_query_piece(const Context<C>& context, cons
   const int count = min(kSharedColumns, C.register_columns - first) / kPanelColumns;
   const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
   expect(full, count * kPanelBytes);
-  for (int panel = 0; panel < count; ++panel) {
-    load_panel<(C.packed_heads > 1)>(context.q,
-                                     query_box<C>(rows, first + panel * kPanelColumns, work.m_begin, work.tile.head),
-                                     destination + panel * kPanelBytes, full);
-  }
+  const int panel = first / kPanelColumns;
+  load_query_panels(context, work, rows, panel, panel + count, work.m_begin, destination, full);
 }
 
 }  // namespace strobe::sm90::forward

@@ -31,7 +31,7 @@ class StoredLoader {
  public:
   __device__ __forceinline__ explicit StoredLoader(const Context<C>& context)
       : context_(context),
-        queries_(query_feeder(context)),
+        queries_(context),
         keys_(context.params, context.schedule),
         values_(context.params, context.schedule) {}
 

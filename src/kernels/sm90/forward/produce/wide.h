@@ -140,11 +140,18 @@ __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
       }
     }
     const auto block = blocks.take();
-    for (int column = 0; column < C.head_dim; column += kPanelColumns) {
-      ring.feed([&](unsigned char* destination, uint64_t& full) {
-        block.load(context.params.cache, context.k, {.first = column, .count = 1}, destination, full);
-      });
+    const auto feed_columns = [&](const TensorMap& map, int columns) {
+      for (int column = 0; column < columns; column += kPanelColumns) {
+        ring.feed([&](unsigned char* destination, uint64_t& full) {
+          block.load(context.params.cache, map, {.first = column, .count = 1}, destination, full);
+        });
+      }
+    };
+    const int own = first_own_column(C, context.params);
+    if constexpr (C.rule.query_values) {
+      feed_columns(context.v, own);
     }
+    feed_columns(context.k, C.head_dim - own);
   }
 }
 
@@ -193,17 +200,18 @@ __device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
       }
     }
     const auto block = kLooksAhead ? blocks.next() : blocks.take();
-    const auto load = [&](int first, int count, unsigned char* destination, uint64_t& full) {
-      block.load(context.params.cache, context.k, {.first = first, .count = count}, destination, full);
-    };
     if constexpr (C.head_dim > C.head_dim_v) {
       behind.feed([&](unsigned char* destination, uint64_t& full) {
-        load(C.head_dim_v, panels(C.head_dim - C.head_dim_v), destination, full);
+        const PanelRange range{.first = C.head_dim_v - first_own_column(C, context.params),
+                               .count = panels(C.head_dim - C.head_dim_v)};
+        block.load(context.params.cache, context.k, range, destination, full);
       });
     }
+    const TensorMap& map = C.rule.query_values ? context.v : context.k;
     for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
-      shared.feed(
-          [&](unsigned char* destination, uint64_t& full) { load(first, panels(kSharedColumns), destination, full); });
+      shared.feed([&](unsigned char* destination, uint64_t& full) {
+        block.load(context.params.cache, map, {.first = first, .count = panels(kSharedColumns)}, destination, full);
+      });
       if (kLooksAhead && first == 0) {
         blocks.look_ahead();
       }

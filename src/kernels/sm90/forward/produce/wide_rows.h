@@ -112,13 +112,22 @@ class WideRowsFeeder {
       uint64_t& full = context_.barriers.k_full[k_at_.stage];
       wait_for(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
       if (is_own_turn()) {
-        rows.copy(context_.params.k, column, context_.params.head_dim,
-                  context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes);
+        copy_keys(rows, column, context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes);
         issued(full);
       } else {
         arrive_once(full);
       }
       k_at_.advance();
+    }
+  }
+
+  __device__ __forceinline__ void copy_keys(const BlockRows<C>& rows, int column, unsigned char* panel) const {
+    const Params& params = context_.params;
+    const int own = first_own_column(C, params);
+    if (C.rule.query_values && column < own) {
+      rows.copy(params.v, column, own, panel);
+    } else {
+      rows.copy(params.k, column - own, params.head_dim - own, panel);
     }
   }
 

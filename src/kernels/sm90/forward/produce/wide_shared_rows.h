@@ -8,6 +8,18 @@
 
 namespace strobe::sm90::forward {
 
+/// Rows of a block in one tensor.
+template <int count>
+struct RowPieces {
+  static constexpr unsigned kNone = ~0U;
+  unsigned at[count];  // in pieces, or kNone
+
+  __device__ __forceinline__ void find(int i, const Rows& rows, int entry, int row, int head, int piece) {
+    at[i] =
+        entry == kNoEntry ? kNone : static_cast<unsigned>(rows.offset(entry, row, head) / (kPieceBytes / 2)) + piece;
+  }
+};
+
 /// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy
 /// 128 bytes of a row, a lane always of the same rows, whose addresses it finds once a block.
 template <Config C>
@@ -50,7 +62,6 @@ class SharedRowsFeeder {
   static constexpr int kRowsOfWarp = C.block_n / kSharedRowWarps;
   static constexpr int kEach = kRowsOfWarp / kRowsAtOnce;  // rows of a lane
   static constexpr int kAtomBytes = kPanelPieces * kPanelRowBytes;
-  static constexpr unsigned kNoRow = ~0U;
   static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
   static_assert(kPanelPieces == 2 * kRowsAtOnce);
 
@@ -66,18 +77,22 @@ class SharedRowsFeeder {
     }
   }
 
-  /// Where this lane's pieces of the rows lie.
+  /// Where this lane's pieces of the rows lie, in V and, where that is another tensor, in K.
   __device__ __forceinline__ void find_rows(int head) {
     const CacheParams& cache = context_.params.cache;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int entry = existing(cache, numbers_[i]);
       const int row = cache.by_page_size.remainder(first_ + i * kRowsAtOnce);
-      rows_[i] = entry == kNoEntry
-                     ? kNoRow
-                     : static_cast<unsigned>(context_.params.k.offset(entry, row, head) / (kPieceBytes / 2)) +
-                           lane_ % kPanelPieces;
+      shared_.find(i, shared_tensor(), entry, row, head, lane_ % kPanelPieces);
+      if constexpr (C.rule.query_values) {
+        behind_.find(i, context_.params.k, entry, row, head, lane_ % kPanelPieces);
+      }
     }
+  }
+
+  __device__ __forceinline__ const Rows& shared_tensor() const {
+    return C.rule.query_values ? context_.params.v : context_.params.k;
   }
 
   __device__ __forceinline__ void feed_queries(const TileWork& work) {
@@ -97,14 +112,20 @@ class SharedRowsFeeder {
   __device__ __forceinline__ void feed_block() {
     if constexpr (C.head_dim > C.head_dim_v) {
       wait<C>(context_.barriers.k_empty[behind_at_.stage], behind_at_.parity);
-      copy<panels(C.head_dim - C.head_dim_v)>(C.head_dim_v, kPlan.k + behind_at_.stage * kPlan.k_bytes);
+      constexpr int kPanels = panels(C.head_dim - C.head_dim_v);
+      const int stage = kPlan.k + behind_at_.stage * kPlan.k_bytes;
+      if constexpr (C.rule.query_values) {
+        copy<kPanels>(context_.params.k, behind_, 0, stage);
+      } else {
+        copy<kPanels>(context_.params.k, shared_, C.head_dim_v, stage);
+      }
       arrive_when_copied(context_.barriers.k_full[behind_at_.stage]);
       behind_at_.advance();
     }
 #pragma unroll 1
     for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
       wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
-      copy<panels(kSharedColumns)>(first, kPlan.v + shared_at_.stage * kPlan.v_bytes);
+      copy<panels(kSharedColumns)>(shared_tensor(), shared_, first, kPlan.v + shared_at_.stage * kPlan.v_bytes);
       arrive_when_copied(context_.barriers.v_full[shared_at_.stage]);
       shared_at_.advance();
     }
@@ -122,12 +143,12 @@ class SharedRowsFeeder {
 
   /// Panels from column `first` on. Rows that do not exist become zeros.
   template <int count>
-  __device__ __forceinline__ void copy(int first, int stage) const {
-    const auto* const data = reinterpret_cast<const unsigned char*>(context_.params.k.data) + 2 * first;
+  __device__ __forceinline__ void copy(const Rows& tensor, const RowPieces<kEach>& rows, int first, int stage) const {
+    const auto* const data = reinterpret_cast<const unsigned char*>(tensor.data) + 2 * first;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const bool exists = rows_[i] != kNoRow;
-      const unsigned char* const from = data + (exists ? static_cast<long long>(rows_[i]) * kPieceBytes : 0);
+      const bool exists = rows.at[i] != rows.kNone;
+      const unsigned char* const from = data + (exists ? static_cast<long long>(rows.at[i]) * kPieceBytes : 0);
       const uint32_t to = (i % 2 == 0 ? to_ : other_) + stage;
 #pragma unroll
       for (int panel = 0; panel < count; ++panel) {
@@ -142,7 +163,7 @@ class SharedRowsFeeder {
   uint32_t to_, other_;  // of the first row and of the second, in stage 0 of what lies at the beginning
   int first_;            // row of the block whose numbers were read
   int numbers_[kEach];
-  unsigned rows_[kEach];  // in pieces, or kNoRow
+  RowPieces<kEach> shared_, behind_;  // of V, and of K where that is another tensor
   RingPosition<C.key_panels> behind_at_{0, 1};
   RingPosition<C.stages> shared_at_{0, 1};
 };

@@ -17,12 +17,16 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
   const int head_kv = params.by_heads_per_kv.quotient(work.tile.head);
   const int q_batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
   const int k_batch = params.sequences.cu_seqlens_k != nullptr || kInCache<C> ? 0 : sequence;
-  return {.q = params.q.row(q_batch, work.q.start + row / C.packed_heads, head_of<C>(work, row)),
+  const auto query = [&](const Rows& rows) {
+    return rows.row(q_batch, work.q.start + row / C.packed_heads, head_of<C>(work, row));
+  };
+  return {.q = query(params.q),
+          .qv = C.rule.query_values ? query(params.qv) : nullptr,
           .k = params.k.row(k_batch, work.k.start, head_kv),
           .v = params.v.row(k_batch, work.k.start, head_kv),
           .k_stride = params.k.row_stride,
           .v_stride = params.v.row_stride,
-          .head_dim = params.head_dim,
+          .head_dim = params.head_dim - first_own_column(C, params),
           .head_dim_v = params.head_dim_v,
           .keys = keys_of<C>(params, work, row),
           .sequence_keys = work.k.used,
