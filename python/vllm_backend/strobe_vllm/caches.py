@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's cache of a layer as Strobe's calls take it, and the write of new keys and values."""
 
+from typing import Any
+
 import strobe
 import torch
 from strobe.torch.ops import rows
@@ -35,43 +37,38 @@ def write(
     tokens = slots.shape[0]
     if tokens == 0:
         return
-    pages, at = _places(cache, slots)
-    strobe.append(
-        *pages,
-        rows(key).unsqueeze(1),
-        rows(value).unsqueeze(1),
-        at[1],
-        page_table=at[0].unsqueeze(1),
-        **(scales or {}),
-    )
+    pages, table, lengths = _places(cache, slots)
+    strobe.append(*pages, rows(key).unsqueeze(1), rows(value).unsqueeze(1), lengths, page_table=table, **(scales or {}))
 
 
-def _places(cache: tuple[Tensor, Tensor], slots: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The cache in pages, and each slot's page and row there, int32.
+def _places(cache: tuple[Tensor, Tensor], slots: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
+    """The cache in pages, and each token as a sequence of its own: its pages and its row among theirs, int32.
 
-    Where blocks follow one another without a gap, as in layouts with heads inside rows, a page is one row, and its
-    number the low word of the slot: divisions and conversions would be launches of their own in each layer.
+    Divisions of slots would be launches of their own in each layer. Where blocks follow one another without a gap, as
+    in layouts with heads inside rows, a page is one row, and its number the low word of the slot. Else a token has all
+    blocks in their order, among whose rows the slot counts.
     """
     k, v = cache
-    block_size = k.shape[1]
-    if all(x.stride(0) == block_size * x.stride(1) for x in cache):
+    tokens = len(slots)
+    if all(x.stride(0) == x.shape[1] * x.stride(1) for x in cache):
         pages = slots.view(torch.int32)[::2] if slots.dtype == torch.int64 else slots
-        return (_by_row(k), _by_row(v)), (pages, _zeros(len(slots), slots.device))
-    return cache, ((slots // block_size).int(), (slots % block_size).int())
+        return (_by_row(k), _by_row(v)), pages.unsqueeze(1), _kept(torch.zeros, tokens, slots.device)
+    return cache, _kept(torch.arange, len(k), slots.device).expand(tokens, -1), slots.int()
 
 
-_ZEROS: dict[tuple[torch.device, int], Tensor] = {}
+_KEPT: dict[tuple[Any, torch.device, int], Tensor] = {}
 
 
-def _zeros(count: int, device: torch.device) -> Tensor:
-    """[count] int32, of tensors that captured graphs may go on reading. Those made during a capture are the graph's."""
+def _kept(make: Any, count: int, device: torch.device) -> Tensor:
+    """make(count) in int32, of tensors that captured graphs may go on reading. Those made during a capture are the
+    graph's."""
     size = 1 << (count - 1).bit_length()
-    zeros = _ZEROS.get((device, size))
-    if zeros is None:
-        zeros = torch.zeros(size, dtype=torch.int32, device=device)
+    kept = _KEPT.get((make, device, size))
+    if kept is None:
+        kept = make(size, dtype=torch.int32, device=device)
         if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-            _ZEROS[device, size] = zeros
-    return zeros[:count]
+            _KEPT[make, device, size] = kept
+    return kept[:count]
 
 
 def _by_row(x: Tensor) -> Tensor:
