@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times heads of more than 256 columns, beside a cuBLAS product of the same run: Gemma 4's shapes and 320/256 in both
 passes, with PyTorch's memory-efficient attention beside the backward, and forwards of absorbed latent attention, whose
-V is a view of K, contiguous and in pages. Medians of CUDA events.
+V is a view of K, contiguous and in pages, beside the same as a call with qv. Medians of CUDA events.
 
 Usage: wide_heads.py [--rounds N] [--latent]
 """
@@ -61,6 +61,19 @@ def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, la
     return forward.run, flops
 
 
+def latent_calls(batch, seqlen_q, seqlen_k, heads, page_size):
+    """A forward over latent rows, the same by qv from both parts of each query apart, and its operations."""
+    run, flops = call(batch, seqlen_q, seqlen_k, heads, 1, (576, 512), latent=True, page_size=page_size)
+    cache, paged = random(batch, seqlen_k, 1, 576), {}
+    if page_size:
+        cache, paged["page_table"] = in_pages(cache, page_size)
+        paged["seqused_k"] = torch.full((batch,), seqlen_k, dtype=torch.int32, device="cuda")
+    q, qv = random(batch, seqlen_q, heads, 64), random(batch, seqlen_q, heads, 512)
+    o, lse = torch.empty_like(qv), torch.empty(batch, heads, seqlen_q, device="cuda")
+    parts = Forward(q, cache[..., 512:], cache[..., :512], o, lse, qv=qv, **paged)
+    return run, parts.run, flops
+
+
 def gradients(seqlen, heads, heads_kv, head_dims, causal=False):
     """A backward, its five products' operations, and PyTorch's of as many key heads as query heads."""
     head_dim, head_dim_v = head_dims
@@ -81,14 +94,14 @@ def gradients(seqlen, heads, heads_kv, head_dims, causal=False):
     return backward.run, flops, lambda: torch.autograd.grad(output, leaves, d_o.transpose(1, 2), retain_graph=True)
 
 
-def report(name, run, flops, rounds, peer=None):
+def report(name, run, flops, rounds, peer=None, peer_name="PyTorch"):
     a, b = random(8192, 8192), random(8192, 8192)
     runs = {"product": captured(lambda: a @ b), "strobe": captured(run)}
     if peer is not None:
         runs["peer"] = peer
     took = median_milliseconds(runs, rounds, launches_for(flops))
     product, own = 2 * 8192**3 / took["product"] / 1e9, flops / took["strobe"] / 1e9
-    beside = f", PyTorch {flops / took['peer'] / 1e9:.0f}" if peer is not None else ""
+    beside = f", {peer_name} {flops / took['peer'] / 1e9:.0f}" if peer is not None else ""
     print(
         f"{name:47} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS{beside}",
         flush=True,
@@ -122,8 +135,8 @@ def main():
         for page_size in PAGE_SIZES:
             pages = f", pages of {page_size}" if page_size else ""
             name = f"{batch} x {queries} of {keys}, {heads} heads{pages}"
-            latent = call(batch, queries, keys, heads, 1, (576, 512), latent=True, page_size=page_size)
-            report(name, *latent, rounds)
+            run, parts, flops = latent_calls(batch, queries, keys, heads, page_size)
+            report(name, run, flops, rounds, captured(parts), "by qv")
 
 
 if __name__ == "__main__":
