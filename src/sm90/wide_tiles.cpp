@@ -76,8 +76,8 @@ WideRegisters wide_registers(const Config& config) {
   if (copies) return {64, 128, crowded ? 64 : 128};
   if (crowded) return {40, 152, 128};
   if (config.schedule == Schedule::split) return {40, 152, 192};
-  if (config.schedule == Schedule::dealt) return {40, 152, 256};
-  return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
+  const bool searches = rule.varlen || config.schedule == Schedule::dealt;  // for the next tile
+  return searches ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
 }
 
 /// Stages of V's ring, which K is in, as many as fit, and one of the columns behind.

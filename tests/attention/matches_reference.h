@@ -15,6 +15,10 @@ void expect_case_matches_reference(const AttentionCase& attention, const Executi
 void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention,
                                     const Execution& execution = {});
 
+/// STROBE_COMPILE_ONLY=1: kernels are compiled, and no result is looked at; a test that would is skipped there, and so
+/// never passes. For machines without a GPU, where a driver that runs nothing stands for one.
+bool compiles_only();
+
 /// Compares results that are already there: what forward wrote, what backward wrote.
 void expect_forward_matches(CaseTensors& tensors, const AttentionCase& attention,
                             const reference::ArithmeticModel& model = {});

@@ -24,6 +24,7 @@ const Options& Options::get() {
     read.resident = number_from("STROBE_EMULATOR_RESIDENT", read.resident);
     read.turn = number_from("STROBE_EMULATOR_TURN", read.seed == 0 ? read.turn : 200);
     read.traces = number_from("STROBE_EMULATOR_TRACE", 0) != 0;
+    read.idle = number_from("STROBE_EMULATOR_IDLE", 0) != 0;
     return read;
   }();
   return options;

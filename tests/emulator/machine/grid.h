@@ -24,6 +24,7 @@ struct Options {
   int resident = 4;     // STROBE_EMULATOR_RESIDENT: blocks that are run at once
   int turn = 4000;      // instructions of a warp's turn
   bool traces = false;  // STROBE_EMULATOR_TRACE: says which kernels are launched
+  bool idle = false;    // STROBE_EMULATOR_IDLE: loads machine code, and runs nothing
   static const Options& get();
 };
 
