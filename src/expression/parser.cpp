@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -170,7 +169,8 @@ class Parser {
     }
     const Token first = token();
     Id id = primary();
-    for (const Token& sign : std::views::reverse(signs)) {
+    for (; !signs.empty(); signs.pop_back()) {
+      const Token& sign = signs.back();
       if (sign.text == "!") {
         require(id, Type::boolean, first, "the operand of `!`");
         id = graph_.add(Op::logical_not, id);
