@@ -159,7 +159,7 @@ ExitCode run_option_costs(const BenchFlags& flags) {
     const runtime::CudaDevice& opened = **runtime::cuda_device(flags.execution.tensor_device().index);
     Result<gpu::Stream> stream = gpu::Stream::create(opened);
     if (!stream.ok()) return report(stream.status());
-    gpu.emplace(opened, std::move(*stream));
+    gpu.emplace(GpuPlace{opened, std::move(*stream)});
   }
   io::Progress progress("bench", static_cast<std::int64_t>(cells->size()) * (flags.repeats + 1), "rounds");
   std::int64_t rounds = 0;

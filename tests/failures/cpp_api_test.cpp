@@ -35,7 +35,8 @@ class CppApi : public testing::TestWithParam<Failure> {
  protected:
   template <class Arguments>
   void attack(const std::function<Arguments(const CaseTensors&)>& arguments_of) {
-    for (const auto& [name, execution] : executions()) {
+    for (const auto& [name, chosen] : executions()) {
+      const Execution& execution = chosen;  // clang 14 has no captures of bindings
       SCOPED_TRACE(name);
       CaseTensors expected(attention_);
       warm_up(expected, execution);
