@@ -18,7 +18,7 @@ LAYERS = (
     ("strobe._few_queries",),
     ("strobe._appended", "strobe._forward", "strobe._mask_argument", "strobe._quantized", "strobe._sparse_source"),
     ("strobe._frameworks",),
-    ("strobe._documented", "strobe._expressions", "strobe._row_format"),
+    ("strobe._documented", "strobe._expressions", "strobe._query_values", "strobe._row_format"),
     ("strobe._option_list", "strobe._shapes", "strobe._threads"),
     ("strobe._core",),  # C++; its stub names the types of options
     ("strobe._options",),

@@ -44,14 +44,23 @@ def in_pages(rows, page_size):
     return cache, table.reshape(batch, -1)
 
 
+def keys(batch, seqlen, heads, head_dim, page_size):
+    """Rows of keys, and the options of a call that reads them."""
+    rows = random(batch, seqlen, heads, head_dim)
+    if not page_size:
+        return rows, {}
+    cache, table = in_pages(rows, page_size)
+    return cache, {
+        "page_table": table,
+        "seqused_k": torch.full((batch,), seqlen, dtype=torch.int32, device="cuda"),
+    }
+
+
 def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, latent=False, page_size=None):
     """A forward, and its operations."""
     head_dim, head_dim_v = head_dims
-    q, k = random(batch, seqlen_q, heads, head_dim), random(batch, seqlen_k, heads_kv, head_dim)
-    paged = {}
-    if page_size:
-        k, paged["page_table"] = in_pages(k, page_size)
-        paged["seqused_k"] = torch.full((batch,), seqlen_k, dtype=torch.int32, device="cuda")
+    q = random(batch, seqlen_q, heads, head_dim)
+    k, paged = keys(batch, seqlen_k, heads_kv, head_dim, page_size)
     v = k[..., :head_dim_v] if latent else random(*k.shape[:3], head_dim_v)
     o, lse = q.new_empty(batch, seqlen_q, heads, head_dim_v), torch.empty(batch, heads, seqlen_q, device="cuda")
     forward = Forward(q, k, v, o, lse, causal="bottom_right" if causal else None, **paged)
@@ -64,10 +73,7 @@ def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, la
 def latent_calls(batch, seqlen_q, seqlen_k, heads, page_size):
     """A forward over latent rows, the same by qv from both parts of each query apart, and its operations."""
     run, flops = call(batch, seqlen_q, seqlen_k, heads, 1, (576, 512), latent=True, page_size=page_size)
-    cache, paged = random(batch, seqlen_k, 1, 576), {}
-    if page_size:
-        cache, paged["page_table"] = in_pages(cache, page_size)
-        paged["seqused_k"] = torch.full((batch,), seqlen_k, dtype=torch.int32, device="cuda")
+    cache, paged = keys(batch, seqlen_k, 1, 576, page_size)
     q, qv = random(batch, seqlen_q, heads, 64), random(batch, seqlen_q, heads, 512)
     o, lse = torch.empty_like(qv), torch.empty(batch, heads, seqlen_q, device="cuda")
     parts = Forward(q, cache[..., 512:], cache[..., :512], o, lse, qv=qv, **paged)
@@ -131,11 +137,11 @@ def main():
     rounds = arguments.rounds
     if not arguments.latent:
         report_plain(rounds)
-    for batch, queries, keys, heads in LATENT:
+    for batch, queries, seqlen, heads in LATENT:
         for page_size in PAGE_SIZES:
             pages = f", pages of {page_size}" if page_size else ""
-            name = f"{batch} x {queries} of {keys}, {heads} heads{pages}"
-            run, parts, flops = latent_calls(batch, queries, keys, heads, page_size)
+            name = f"{batch} x {queries} of {seqlen}, {heads} heads{pages}"
+            run, parts, flops = latent_calls(batch, queries, seqlen, heads, page_size)
             report(name, run, flops, rounds, captured(parts), "by qv")
 
 

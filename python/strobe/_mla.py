@@ -5,11 +5,10 @@ from typing import Any, Unpack
 
 from strobe._attention import attention
 from strobe._documented import with_options
-from strobe._frameworks import Framework, framework_of
+from strobe._frameworks import framework_of
 from strobe._options import Options, Tensor
+from strobe._query_values import gpus_take_query_values
 from strobe._shapes import check_tensors, dtype_name, shape_of
-
-_JOINED_COLUMNS = 64  # of the latent part, where a GPU reads the other apart: multiples
 
 
 @with_options(Options)
@@ -66,22 +65,13 @@ def mla(
     if options.get("k_descale") is not None:
         options["v_descale"] = options["k_descale"]
     values = cache[..., : latent[-1]]
-    if _takes_query_values(framework, q_latent, cache, latent[-1]):
-        options["qv"] = q_latent
-        return attention(q_rope, cache[..., latent[-1] :], values, out=out, return_lse=return_lse, **options)
+    is_eager_on_gpu = framework.is_on_gpu(q_latent) and not framework.is_compiling()
+    if is_eager_on_gpu and gpus_take_query_values(q_rope, cache, values):  # which reads both parts where they lie
+        options["qv"] = framework.dense(q_latent)
+        rotated = cache[..., latent[-1] :]
+        return attention(framework.dense(q_rope), rotated, values, out=out, return_lse=return_lse, **options)
     q = framework.join_columns(q_latent, q_rope)
     return attention(q, cache, values, out=out, return_lse=return_lse, **options)
-
-
-def _takes_query_values(framework: Framework, q_latent: Tensor, cache: Tensor, latent: int) -> bool:
-    """Whether the engine reads both parts of a query where they lie at no cost: GPUs, in eager calls in 16 bits."""
-    if not framework.is_on_gpu(q_latent) or framework.is_compiling():
-        return False
-    return latent > 0 and latent % _JOINED_COLUMNS == 0 and _is_half(q_latent) and cache.dtype == q_latent.dtype
-
-
-def _is_half(tensor: Tensor) -> bool:
-    return dtype_name(tensor.dtype) in ("float16", "bfloat16")
 
 
 def _rows(cache: Tensor, latent: int, rope: int, *, packed: bool) -> Any:

@@ -51,13 +51,19 @@ std::vector<AttentionProblem> common_problems() {
   return problems;
 }
 
-/// Options that models are known for: windows with and without sinks, softcap, dropout in training.
-std::vector<AttentionProblem> options_of_models() {
+/// One head in bfloat16.
+AttentionProblem plain_problem() {
   AttentionProblem plain;
   plain.dtype = DType::bfloat16;
   plain.batch = plain.heads_q = plain.heads_kv = 1;
   plain.seqlen_q = plain.seqlen_k = plain.total_q = plain.total_k = 4096;
   plain.scale = 1.0F;
+  return plain;
+}
+
+/// Options that models are known for: windows with and without sinks, softcap, dropout in training.
+std::vector<AttentionProblem> options_of_models() {
+  AttentionProblem plain = plain_problem();
   plain.causal = CausalMask::bottom_right;
   std::vector<AttentionProblem> problems;
   const auto add = [&](std::int64_t head_dim, auto change) {
@@ -142,11 +148,7 @@ std::vector<AttentionProblem> stored_problems() {
 /// Heads of 512 columns, as Gemma 4 trains and serves, and absorbed latent attention of few heads on a device and of
 /// many, as strobe.mla calls it: prompts, and a query at a time over rows, pages of 64 and pages of one.
 std::vector<AttentionProblem> wide_problems() {
-  AttentionProblem plain;
-  plain.dtype = DType::bfloat16;
-  plain.batch = plain.heads_q = plain.heads_kv = 1;
-  plain.seqlen_q = plain.seqlen_k = plain.total_q = plain.total_k = 4096;
-  plain.scale = 1.0F;
+  AttentionProblem plain = plain_problem();
   plain.head_dim_v = 512;
   std::vector<AttentionProblem> problems;
   for (const bool packed : {false, true}) {

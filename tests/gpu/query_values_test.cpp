@@ -30,19 +30,6 @@ class GpuQueryValues : public TextTest {
     return attention;
   }
 
-  void expect_forward_matches_at(AttentionCase attention, const std::vector<Lengths>& shapes) {
-    for (const auto& [queries, keys] : shapes) {
-      attention.q.rows = queries;
-      attention.k.rows = keys;
-      SCOPED_TRACE(describe(attention));
-      const TestedVariants variants(true);
-      DeviceCase one(attention, device());
-      one.forward(stream());
-      if (!HasFailure()) one.expect_forward_right();
-      if (HasFailure()) return;
-    }
-  }
-
   void expect_cache_matches(AttentionCase attention, CacheKind kind, std::int64_t page_size,
                             std::pair<std::int64_t, std::int64_t> lengths) {
     attention.q.rows = lengths.first;
@@ -65,21 +52,21 @@ INSTANTIATE_TEST_SUITE_P(, GpuQueryValues, kFamilies, family_name);
 TEST_P(GpuQueryValues, OfEveryWidth) {
   for (const auto& [head_dim, head_dim_v] :
        {std::pair{64, 512}, {40, 512}, {64, 256}, {128, 128}, {192, 320}, {8, 64}, {512, 64}}) {
-    expect_forward_matches_at(with_qv(head_dim, head_dim_v), {{70, 200}, {1, 90}});
+    expect_forward_matches(with_qv(head_dim, head_dim_v), {{70, 200}, {1, 90}});
     if (HasFailure()) return;
   }
 }
 
 // On Hopper V's columns are loaded once: where nothing else takes the registers for it.
 TEST_P(GpuQueryValues, OfAbsorbedHeads) {
-  expect_forward_matches_at(absorbed(), {{70, 333}, {1, 1500}, {2, 700}});
+  expect_forward_matches(absorbed(), {{70, 333}, {1, 1500}, {2, 700}});
   AttentionCase attention = absorbed(5);
   attention.options.causal = CausalMask::bottom_right;
-  expect_forward_matches_at(attention, {{140, 200}, {3, 900}});
+  expect_forward_matches(attention, {{140, 200}, {3, 900}});
   attention.dtype = DType::float16;
   attention.q.seqused = {100, 33};
   attention.k.seqused = {150, 0};
-  expect_forward_matches_at(attention, {{130, 150}});
+  expect_forward_matches(attention, {{130, 150}});
 }
 
 TEST_P(GpuQueryValues, OfPackedSequences) {
@@ -87,9 +74,9 @@ TEST_P(GpuQueryValues, OfPackedSequences) {
   attention.batch = 3;
   attention.q.cu_seqlens = {0, 70, 71, 200};
   attention.k.cu_seqlens = {0, 100, 100, 333};
-  expect_forward_matches_at(attention, {{200, 333}});
+  expect_forward_matches(attention, {{200, 333}});
   attention.options.causal = CausalMask::bottom_right;
-  expect_forward_matches_at(attention, {{200, 333}});
+  expect_forward_matches(attention, {{200, 333}});
 }
 
 TEST_P(GpuQueryValues, InPagesAndEntries) {
@@ -109,26 +96,26 @@ TEST_P(GpuQueryValues, BesideOptions) {
   attention.options.window.left = 90;
   attention.alibi = Alibi::per_head;
   attention.has_sink = true;
-  expect_forward_matches_at(attention, {{100, 150}, {2, 800}});
+  expect_forward_matches(attention, {{100, 150}, {2, 800}});
   attention = absorbed(4);
   attention.bias = BiasCase{.hidden = 0.2, .wants_gradient = false};
   attention.options.dropout = 0.2F;
-  expect_forward_matches_at(attention, {{100, 150}});
+  expect_forward_matches(attention, {{100, 150}});
   attention = absorbed(4);
   attention.blocks = {.size = 64, .sharing = {.per_batch = true, .per_head = true}, .visible = 0.4};
-  expect_forward_matches_at(attention, {{200, 333}});
+  expect_forward_matches(attention, {{200, 333}});
 }
 
 TEST_P(GpuQueryValues, WithTexts) {
   AttentionCase attention = absorbed(4);
   attention.text = TextCase{"score - 0.01 * abs(q - k)", "(q + k) % 3 != 0", {}};
-  expect_forward_matches_at(attention, {{70, 200}, {2, 900}});
+  expect_forward_matches(attention, {{70, 200}, {2, 900}});
 }
 
 TEST_P(GpuQueryValues, RowInvariantCalls) {
   AttentionCase attention = absorbed(4);
   attention.options.row_invariant = true;
-  expect_forward_matches_at(attention, {{70, 200}, {3, 300}});
+  expect_forward_matches(attention, {{70, 200}, {3, 300}});
 }
 
 }  // namespace

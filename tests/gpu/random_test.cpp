@@ -3,8 +3,6 @@
 // sequences up to STROBE_LONGEST (2,000), outputs and their guards poisoned, NaN wherever a result must not depend on
 // it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
 // starts as NaN. STROBE_ISOLATED=1 takes memory beside which nothing is mapped.
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <iostream>
 #include <optional>
@@ -225,8 +223,9 @@ class GpuRandom : public FamilyTest {
     const std::vector<std::uint64_t> seeds = chosen_seeds(count);
     for (const std::uint64_t seed : seeds) {
       const std::uint64_t group = seed / kSeedsPerKernel;
-      AttentionCase attention = gpu_case(seed, query_values_limits(group));
-      attention.head_dim_v = query_values_limits(group).head_dims[0][1];
+      const EngineLimits limits = query_values_limits(group);
+      AttentionCase attention = gpu_case(seed, limits);
+      attention.head_dim_v = limits.head_dims[0][1];  // whole pieces
       attention.has_qv = true;
       if (group % 2 == 0) attention.heads_kv = 1;
       if (seed % 3 == 0) {

@@ -39,7 +39,7 @@ inline CapturedTensor integers(const std::string& name, const std::vector<std::i
           .largest = largest};
 }
 
-/// Calls with texts: both passes against the float64 reference.
+/// Calls with texts: both passes, or the forward, against the float64 reference.
 class TextTest : public FamilyTest {
  protected:
   static AttentionCase text_case(const TextCase& text, std::int64_t head_dim) {
@@ -50,15 +50,15 @@ class TextTest : public FamilyTest {
     return attention;
   }
 
-  void expect_matches(AttentionCase attention, const std::vector<Lengths>& shapes) {
-    for (const auto& [queries, keys] : shapes) {
-      attention.q.rows = queries;
-      attention.k.rows = keys;
-      SCOPED_TRACE(describe(attention));
-      const TestedVariants variants(true);
-      DeviceCase(attention, device()).expect_both_right(stream());
-      if (HasFailure()) return;
-    }
+  void expect_matches(const AttentionCase& attention, const std::vector<Lengths>& shapes) {
+    check_shapes(attention, shapes, [&](DeviceCase& one) { one.expect_both_right(stream()); });
+  }
+
+  void expect_forward_matches(const AttentionCase& attention, const std::vector<Lengths>& shapes) {
+    check_shapes(attention, shapes, [&](DeviceCase& one) {
+      one.forward(stream());
+      if (!HasFailure()) one.expect_forward_right();
+    });
   }
 
   /// Of whole sequences, then beside used lengths and a causal mask, at the head dimensions that have kernels of their
@@ -70,6 +70,20 @@ class TextTest : public FamilyTest {
     attention.q.seqused = {300, 77};
     attention.k.seqused = {201, 33};
     expect_matches(attention, {{330, 201}});
+  }
+
+ private:
+  template <typename Check>
+  void check_shapes(AttentionCase attention, const std::vector<Lengths>& shapes, const Check& check) {
+    for (const auto& [queries, keys] : shapes) {
+      attention.q.rows = queries;
+      attention.k.rows = keys;
+      SCOPED_TRACE(describe(attention));
+      const TestedVariants variants(true);
+      DeviceCase one(attention, device());
+      check(one);
+      if (HasFailure()) return;
+    }
   }
 };
 

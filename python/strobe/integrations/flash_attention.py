@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 
 import strobe
+from strobe._query_values import HEAD_DIM_MULTIPLE, MOST_HEAD_DIM, gpus_take_query_values
 from strobe.integrations import checks
 from strobe.torch import attention
 from strobe.torch.ops import is_traced, rows
-
-_HEAD_DIM_MULTIPLE = 8  # of what the GPU engine takes
-MOST_HEAD_DIM = 576  # of the gpu engine
-_JOINED_COLUMNS = 64  # of v, where that has scores of two products: multiples
 
 
 def reject_unsupported(**arguments: Any) -> None:
@@ -154,18 +151,9 @@ def with_query_values(
 
 
 def _gpus_take_query_values(q: Tensor, k: Tensor, v: Tensor, qv: Tensor) -> bool:
-    """Forwards of 16 bits, which no compiler sees."""
-    head_dim, head_dim_v = q.shape[-1], v.shape[-1]
-    has_widths = head_dim % _HEAD_DIM_MULTIPLE == 0 and head_dim_v % _JOINED_COLUMNS == 0
+    """Calls without gradients, which no compiler sees."""
     needs_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, qv))
-    return (
-        q.dtype.itemsize == 2
-        and k.dtype == q.dtype
-        and has_widths
-        and 0 < head_dim_v <= MOST_HEAD_DIM - head_dim
-        and not needs_gradients
-        and not is_traced(q, k, v, qv)
-    )
+    return gpus_take_query_values(q, k, v) and not needs_gradients and not is_traced(q, k, v, qv)
 
 
 def float8_attention(
@@ -217,10 +205,10 @@ def float8_call(
 def padded_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """strobe.torch.attention, but of any head_dim on a GPU, as FlashAttention has it: zeros add nothing to a score."""
     head_dim, head_dim_v = q.shape[-1], v.shape[-1]
-    if not q.is_cuda or (head_dim % _HEAD_DIM_MULTIPLE == 0 and head_dim_v % _HEAD_DIM_MULTIPLE == 0):
+    if not q.is_cuda or (head_dim % HEAD_DIM_MULTIPLE == 0 and head_dim_v % HEAD_DIM_MULTIPLE == 0):
         return attention(q, k, v, **options)
     options.setdefault("scale", head_dim**-0.5)
-    padded = (torch.nn.functional.pad(x, (0, -x.shape[-1] % _HEAD_DIM_MULTIPLE)) for x in (q, k, v))
+    padded = (torch.nn.functional.pad(x, (0, -x.shape[-1] % HEAD_DIM_MULTIPLE)) for x in (q, k, v))
     result = attention(*padded, **options)
     if isinstance(result, tuple):
         return (result[0][..., :head_dim_v], *result[1:])

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import strobe
+from strobe._query_values import MOST_HEAD_DIM
 from strobe.integrations import checks
 from strobe.integrations.flash_attention import (
-    MOST_HEAD_DIM,
     forward_pass,
     padded_attention,
     reject_unsupported,

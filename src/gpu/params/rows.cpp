@@ -63,8 +63,8 @@ ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView
 
 Status check_alignments(const AttentionProblem& problem, const ForwardArguments& a) {
   if (a.k.dtype != stored_dtype(problem)) return check_all({{"q", a.q}, {"o", a.o}});  // rows in a format lie anywhere
-  const ConstTensorView& qv = problem.has_qv ? a.qv : a.q;
-  return check_all({{"q", a.q}, {"k", a.k}, {"v", rows_of_v(problem, a.v)}, {"o", a.o}, {"qv", qv}});
+  Status status = check_all({{"q", a.q}, {"k", a.k}, {"v", rows_of_v(problem, a.v)}, {"o", a.o}});
+  return status.ok() && problem.has_qv ? check_alignment({"qv", a.qv}) : status;
 }
 
 Status check_alignments(const BackwardArguments& a) {
