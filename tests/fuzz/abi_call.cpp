@@ -42,6 +42,8 @@ EditedCall<Arguments> valid_call() {
   setting.options.struct_size = sizeof(setting.options);
   setting.execution.struct_size = sizeof(setting.execution);
   setting.execution.threads = 1;
+  setting.capture = floats({2});
+  setting.d_capture = setting.capture;
   setting.lengths = {{{0, 3}, {0, 4}, {2}, {3}}};
   setting.content = {0, 0, 0x80, 0x3F, 0, 0, 0x20, 0xBF, 0, 0, 0x40, 0x3E, 0, 0, 0xC0, 0xBF};
   return call;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call of the C ABI that any bytes can turn into any other: a small valid one, and edits to its structs' words.
 //
-// The library believes its caller in four things: a pointer leads to the memory that the view spans, struct_size bytes
-// can be read, workspace_bytes can be written, and the caller's pool runs what it is given. TensorMemory, StructMemory
-// and keep_promises() make these true whatever the edits were; everything else is left as edited.
+// The library believes its caller in five things: a pointer leads to the memory that the view spans, struct_size bytes
+// can be read, workspace_bytes can be written, the caller's pool runs what it is given, and a score function is one
+// that was parsed, with an array of capture_count tensors. TensorMemory, StructMemory, keep_promises() and
+// CaptureLists make these true whatever the edits were; everything else is left as edited.
 #pragma once
 
 #include <array>
@@ -26,6 +27,8 @@ struct Setting {
   std::array<std::uint8_t, 16> content;                // what every other tensor holds, over and over
   std::uint32_t null_options;                          // an odd number: the pointer to it is null
   std::uint32_t null_execution;
+  strobe_tensor capture;  // every element of the array that an edited pointer to captures becomes
+  strobe_tensor d_capture;
 };
 
 template <class Arguments>

@@ -8,6 +8,7 @@
 
 #include "abi_call.h"
 #include "expect.h"
+#include "score_function.h"
 #include "strobe/strobe.h"
 
 namespace strobe::fuzz {
@@ -76,6 +77,9 @@ void call(How how, const EditedCall<Arguments>& valid, std::span<const std::uint
   for (strobe_tensor* tensor : outputs_of(edited.arguments)) memory.place_output(*tensor, setting.content);
   const auto workspace = keep_promises(setting.execution);
   edited.arguments.random_on_device = readable_state(edited.arguments.random_on_device);
+  memory.place_input(setting.capture, setting.content);
+  memory.place_output(setting.d_capture, setting.content);
+  const CaptureLists lists(edited.arguments, setting);
 
   const StructMemory arguments(edited.arguments);
   const StructMemory options(setting.options);
