@@ -92,6 +92,13 @@ OPTIONS = [
         "GpuFloat32.MatchesTheReference/sm80",
     ),
     KernelMutation(
+        "latent rows of a cache in 8 bits are converted by another sequence's scale",
+        f"{KERNELS}/sequence/stored_cache.h",
+        "params.scales.of(sequence, 0)",
+        "params.scales.of(0, 0)",
+        "GpuStored.LatentPagesMatchReference/sm90",
+    ),
+    KernelMutation(
         "rotated columns of the second product's queries are others",
         f"{KERNELS}/sm90/forward/produce/query.h",
         "load(context.q, panel - own);",

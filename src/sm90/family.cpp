@@ -47,8 +47,8 @@ class Sm90 final : public gpu::Family {
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    return converts_ahead(request.problem) ? gpu::plan_after_conversion(request, sm90::plan_forward)
-                                           : sm90::plan_forward(request);
+    if (!converts_ahead(request.problem)) return sm90::plan_forward(request);
+    return sm90::plan_cache_rows(request, gpu::plan_after_conversion(request, sm90::plan_forward));
   }
 
   Status takes_rows(const AttentionProblem& problem, const gpu::DeviceShape& shape,

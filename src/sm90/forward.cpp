@@ -67,8 +67,12 @@ WithTexts<forward::Params> parameters(const AttentionProblem& problem, const For
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.cache = gpu::cache_params(problem, arguments, page_box_rows(problem, plan.config));
   if (plan.rows.given()) {
-    params.rows = gpu::stored_cache(arguments.k, plan.rows);
-    params.cache.count = rows_of_pages(arguments.k);
+    params.format.cache = gpu::stored_cache(arguments.k, plan.rows);
+    if (has_scales_apart(plan.config.format)) {
+      params.format.scales = gpu::scale_params(arguments.k_descale, problem.seqlen_k);
+    } else {
+      params.cache.count = rows_of_pages(arguments.k);
+    }
   } else {
     params.eight_bit = eight_bit_params(problem, arguments);
   }
@@ -198,6 +202,20 @@ engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat
   const Result<forward::Config> config = rows_config(request.problem, request.shape, format, request.choice.choice);
   if (!config.ok()) return config.status();
   return plan_variant(request, *config, format);
+}
+
+engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const engine::PlannedCallResult& converted) {
+  const auto config = cache_rows_config(request.problem, request.shape, request.choice.choice);
+  if (!config.has_value()) return converted;
+  const AttentionProblem problem = with_rows_of_cache(request.problem);
+  const gpu::Request of_rows{.problem = problem,
+                             .device = request.device,
+                             .shape = request.shape,
+                             .family = request.family,
+                             .choice = request.choice,
+                             .reason = request.reason};
+  const RowFormat rows = gpu::rows_of_cache(request.problem.stored.dtype, static_cast<std::int32_t>(problem.head_dim));
+  return gpu::rows_or_converted(plan_variant(of_rows, *config, rows), converted);
 }
 
 }  // namespace strobe::sm90

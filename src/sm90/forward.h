@@ -13,4 +13,8 @@ engine::PlannedCallResult plan_forward(const gpu::Request& request);
 /// The same of the variant that rows_config() has.
 engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat& format);
 
+/// The variant that cache_rows_config() has where the call's V is K's first columns, else `converted`, of a cache that
+/// was converted to 16 bits.
+engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const engine::PlannedCallResult& converted);
+
 }  // namespace strobe::sm90

@@ -9,6 +9,7 @@
 #include "sm90/backward_kernels.h"
 #include "sm90/forward_plan.h"
 #include "sm90/forward_variant.h"
+#include "sm90/rows_in_format.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -37,6 +38,8 @@ Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, co
   const auto shared = shared_values_config(problem, *config);
   if (shared.has_value()) list_forward(problem, shape, *shared, choice, list);
   gpu::list_cache_conversion(given, gpu::kSm90a, list);
+  const auto rows = cache_rows_config(given, shape, choice);
+  if (rows.has_value()) list_forward(with_rows_of_cache(given), shape, *rows, choice, list);
   return {};
 }
 

@@ -146,7 +146,8 @@ std::vector<AttentionProblem> stored_problems() {
 }
 
 /// Heads of 512 columns, as Gemma 4 trains and serves, and absorbed latent attention of few heads on a device and of
-/// many, as strobe.mla calls it: prompts, and a query at a time over rows, pages of 64 and pages of one.
+/// many, as strobe.mla calls it: prompts, and a query at a time over rows, pages of 64 and pages of one; of few heads
+/// over pages in e4m3, too.
 std::vector<AttentionProblem> wide_problems() {
   AttentionProblem plain = plain_problem();
   plain.head_dim_v = 512;
@@ -172,6 +173,10 @@ std::vector<AttentionProblem> wide_problems() {
         AttentionProblem& decode = problems.emplace_back(latent);
         decode.batch = decode.total_q = sequences;
         decode.seqlen_q = 1;
+        if (heads > 16 || page_size != 64) continue;
+        AttentionProblem& stored = problems.emplace_back(decode);
+        stored.has_qv = false;  // 576 columns of q
+        stored.stored = {DType::float8_e4m3, stored.seqlen_k, stored.seqlen_k};
       }
     }
   }

@@ -6,17 +6,46 @@
 #include "call/problem.h"
 #include "call/row_format.h"
 #include "gpu/params/row_format.h"
+#include "gpu/plan/converted_cache.h"
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/dealt_tiles.h"
 #include "sm90/forward_plan.h"
 
 namespace strobe::sm90 {
 namespace {
 
-using gpu::unsupported;
+using gpu::has_wide_heads, gpu::unsupported;
 
 /// What registers do not hold a panel of, beside all else that producers have.
 bool is_wide_part(const RowPart& part) { return part.element == RowElement::float32; }
+
+Result<forward::Config> config_of(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                                  const StoredFormat& format, const gpu::Choice& choice) {
+  if (problem.softcap != 0.0F) {
+    return unsupported("softcap is given: the sm90 kernels convert rows where they lie without it");
+  }
+  const Result<forward::Config> tiles = forward_config(problem, shape, choice);
+  if (!tiles.ok()) return tiles.status();
+  // Each tile converts the rows anew. log: wide-rows-in-format
+  const std::int64_t tiles_of_rows = m_tiles_of(problem, *tiles) * (problem.heads_q / tiles->packed_heads);
+  if (tiles_of_rows > 1) {
+    return unsupported("{} tiles of query rows read each row: the sm90 kernels convert it where it lies for one",
+                       tiles_of_rows);
+  }
+  forward::Config config = *tiles;
+  config.keys = forward::KeySource::rows_in_format;
+  // A table of sorted sequences would take the place of a stage, where two blocks have to fit.
+  const bool many = config.schedule == Schedule::split && problem.batch > forward::kMostFormatSequences;
+  if (config.schedule == Schedule::sorted || many) config.schedule = Schedule::rounds;
+  config.format = format;
+  const std::optional<forward::Config> shared = shared_values_config(problem, config);
+  if (shared.has_value()) return *shared;
+  return unsupported(
+      "head_dim is {} and head_dim_v {}, of {} key heads: the sm90 kernels convert rows where they lie of one head, "
+      "512 or 576 columns and 512 of V",
+      problem.head_dim, problem.head_dim_v, problem.heads_kv);
+}
 
 }  // namespace
 
@@ -25,29 +54,23 @@ Result<forward::Config> rows_config(const AttentionProblem& problem, const gpu::
   if (std::ranges::any_of(parts_of(format), is_wide_part)) {
     return unsupported("rows have float32 elements: the sm90 kernels convert those of up to 16 bits where they lie");
   }
-  if (problem.softcap != 0.0F) {
-    return unsupported("softcap is given: the sm90 kernels convert rows where they lie without it");
-  }
-  const Result<forward::Config> tiles = forward_config(problem, shape, choice);
-  if (!tiles.ok()) return tiles.status();
-  // Each tile converts the rows anew. log: wide-rows-in-format
-  const std::int64_t tiles_of_list = problem.heads_q / tiles->packed_heads;
-  if (tiles_of_list > 1) {
-    return unsupported("{} tiles of query heads read each row: the sm90 kernels convert it where it lies for one",
-                       tiles_of_list);
-  }
-  forward::Config config = *tiles;
-  config.keys = forward::KeySource::rows_in_format;
-  // A table of sorted sequences would take the place of a stage, where two blocks have to fit.
-  const bool many = config.schedule == Schedule::split && problem.batch > forward::kMostFormatSequences;
-  if (config.schedule == Schedule::sorted || many) config.schedule = Schedule::rounds;
-  config.format = gpu::stored_format(format);
-  const std::optional<forward::Config> shared = shared_values_config(problem, config);
-  if (shared.has_value()) return *shared;
-  return unsupported(
-      "head_dim is {} and head_dim_v {}, of {} key heads: the sm90 kernels convert rows where they lie of one head, "
-      "512 or 576 columns and 512 of V",
-      problem.head_dim, problem.head_dim_v, problem.heads_kv);
+  return config_of(problem, shape, gpu::stored_format(format), choice);
+}
+
+std::optional<forward::Config> cache_rows_config(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                                                 const gpu::Choice& choice) {
+  const bool has_rows =
+      has_wide_heads(problem) && gpu::converts_cache(problem) && problem.page_size != 0 && !problem.has_leftpad_k;
+  if (!has_rows) return std::nullopt;
+  const RowFormat format = gpu::rows_of_cache(problem.stored.dtype, static_cast<std::int32_t>(problem.head_dim));
+  const Result<forward::Config> config =
+      config_of(with_rows_of_cache(problem), shape, gpu::with_scales_apart(gpu::stored_format(format)), choice);
+  return config.ok() ? std::optional(*config) : std::nullopt;
+}
+
+AttentionProblem with_rows_of_cache(AttentionProblem problem) {
+  problem.stored = {};
+  return problem;
 }
 
 }  // namespace strobe::sm90

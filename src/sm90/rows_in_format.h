@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward whose producers read K's rows in a format, and convert them.
+// The forward whose producers read K's rows in a format, and convert them: rows that lists name, and latent rows of a
+// cache in 8 bits.
 #pragma once
+
+#include <optional>
 
 #include "gpu/plan/choice.h"
 #include "gpu/plan/device.h"
@@ -18,5 +21,13 @@ namespace strobe::sm90 {
 /// is none or why it does not pay.
 Result<forward::Config> rows_config(const AttentionProblem& problem, const gpu::DeviceShape& shape,
                                     const RowFormat& format, const gpu::Choice& choice = {});
+
+/// The variant for latent rows of a cache in 8 bits, in pages of any size, whose V is K's first columns with the same
+/// scales: if there is one, and one tile has all query rows that read them.
+std::optional<forward::Config> cache_rows_config(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                                                 const gpu::Choice& choice = {});
+
+/// The problem that this variant solves: that of a cache in 16 bits.
+AttentionProblem with_rows_of_cache(AttentionProblem problem);
 
 }  // namespace strobe::sm90

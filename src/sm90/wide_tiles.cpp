@@ -75,7 +75,9 @@ WideRegisters wide_registers(const Config& config) {
   if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
   if (copies) return {64, 128, crowded ? 64 : 128};
   if (crowded) return {40, 152, 128};
-  if (config.schedule == Schedule::split) return {40, 152, 192};
+  if (config.schedule == Schedule::split) {
+    return rule.varlen ? WideRegisters{48, 128, 64, 168} : WideRegisters{40, 152, 192};
+  }
   const bool searches = rule.varlen || config.schedule == Schedule::dealt;  // for the next tile
   return searches ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
 }

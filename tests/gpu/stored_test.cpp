@@ -125,24 +125,50 @@ TEST_P(GpuStored, WideHeadsMatchReference) {
   std::cout << seeds.size() << " configurations\n";
 }
 
-// Latent rows, which are key and value.
+/// Of latent rows, which are key and value.
+StoredCase latent_stored_case(std::uint64_t seed) {
+  StoredCase c = wide_stored_case(seed);
+  c.head_dim = 576;
+  c.head_dim_v = 512;
+  c.heads_q = 8;
+  c.heads_kv = 1;
+  c.v_rows = c.k_rows;
+  c.bias = false;
+  c.options = {.causal = CausalMask::bottom_right};
+  c.fill(seed);
+  return c;
+}
+
+ForwardArguments with_values_in_keys(ForwardArguments arguments, const StoredCase& c) {
+  arguments.v = arguments.k;
+  arguments.v.shape[3] = c.head_dim_v;
+  arguments.v_descale = arguments.k_descale;
+  return arguments;
+}
+
 TEST_P(GpuStored, LatentRowsMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(20);
   for (const std::uint64_t seed : seeds) {
-    StoredCase c = wide_stored_case(seed);
-    c.head_dim = 576;
-    c.head_dim_v = 512;
-    c.heads_q = 8;
-    c.heads_kv = 1;
-    c.v_rows = c.k_rows;
-    c.bias = false;
-    c.options = {.causal = CausalMask::bottom_right};
+    StoredCase c = latent_stored_case(seed);
+    if (!matches_reference(with_values_in_keys(c.with_outputs(c.stored()), c), c, seed, true)) return;
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+// Of pages of any size, which the sm90 kernels convert where they lie where one tile has all query rows.
+TEST_P(GpuStored, LatentPagesMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(20);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = latent_stored_case(seed);
+    c.heads_q = seed % 2 == 0 ? 16 : 64;
+    c.seqlen_q = seed % 4 == 0 ? 3 : 1;
+    c.used = false;
+    c.k_rows = c.v_rows = c.seqlen_k;
+    c.options = {};
     c.fill(seed);
-    ForwardArguments arguments = c.with_outputs(c.stored());
-    arguments.v = arguments.k;
-    arguments.v.shape[3] = c.head_dim_v;
-    arguments.v_descale = arguments.k_descale;
-    if (!matches_reference(arguments, c, seed, true)) return;
+    Random random(seed);
+    const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random);
+    if (!matches_reference(with_values_in_keys(pages.arguments(), c), c, seed, true)) return;
   }
   std::cout << seeds.size() << " configurations\n";
 }

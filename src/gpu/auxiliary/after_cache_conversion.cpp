@@ -38,10 +38,7 @@ ConstTensorView rows_at(const AttentionProblem& problem, void* data, std::int64_
 
 /// Whether V is K's first columns, scales and all.
 bool shares_columns(const AttentionProblem& problem, const ForwardArguments& given) {
-  const ConstTensorView& k = given.k_descale;
-  const ConstTensorView& v = given.v_descale;
-  return values_are_keys(given) && problem.stored.k_rows == problem.stored.v_rows && k.data == v.data &&
-         k.shape == v.shape && k.strides == v.strides;
+  return problem.stored.k_rows == problem.stored.v_rows && latent_rows_are_stored(given);
 }
 
 auxiliary::ConvertedTensor tensor_of(const RowsView& from, const ConstTensorView& scales, std::int64_t scale_rows,

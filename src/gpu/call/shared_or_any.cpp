@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace strobe::gpu {
@@ -25,30 +27,59 @@ bool is_counted(const ConstTensorView& tensor) {
   return true;
 }
 
-class SharedOrAnyCall final : public engine::PlannedCall {
+/// What a call's pointers must be for the first of two plans, in words and as a function.
+struct Condition {
+  std::string_view text;
+  bool (*holds)(const ForwardArguments& arguments);
+};
+
+class OneOfTwoCalls final : public engine::PlannedCall {
  public:
   using Part = std::shared_ptr<const engine::PlannedCall>;
-  SharedOrAnyCall(Part shared, Part any) : shared_(std::move(shared)), any_(std::move(any)) {}
+  OneOfTwoCalls(Part special, Part any, Condition condition)
+      : special_(std::move(special)), any_(std::move(any)), condition_(condition) {}
 
-  std::size_t workspace_bytes() const override { return std::max(shared_->workspace_bytes(), any_->workspace_bytes()); }
+  std::size_t workspace_bytes() const override {
+    return std::max(special_->workspace_bytes(), any_->workspace_bytes());
+  }
   DType probability_dtype() const override { return any_->probability_dtype(); }
   std::string_view kernels() const override { return any_->kernels(); }
   std::string explain() const override {
-    return any_->explain() + "where v is a view of k, or with qv both are within 64 GiB\n" + shared_->explain();
+    return any_->explain() + std::string(condition_.text) + "\n" + special_->explain();
   }
 
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
-    return (may_share(arguments) ? *shared_ : *any_).run(arguments, execution);
+    return (condition_.holds(arguments) ? *special_ : *any_).run(arguments, execution);
   }
 
  private:
-  static bool may_share(const ForwardArguments& arguments) {
-    if (arguments.qv.given()) return is_counted(arguments.k) && is_counted(arguments.v);
-    return values_are_keys(arguments);
-  }
-
-  Part shared_, any_;
+  Part special_, any_;
+  Condition condition_;
 };
+
+engine::PlannedCallResult one_of_two(const engine::PlannedCallResult& special, const engine::PlannedCallResult& any,
+                                     const Condition& condition) {
+  if (!special.ok()) return special.status();
+  if (!any.ok()) return any.status();
+  return engine::make_planned<OneOfTwoCalls>(*special, *any, condition);
+}
+
+bool may_share(const ForwardArguments& arguments) {
+  if (arguments.qv.given()) return is_counted(arguments.k) && is_counted(arguments.v);
+  return values_are_keys(arguments);
+}
+
+/// Whether lanes may read eight bytes of a row at once.
+bool has_whole_pieces(const ConstTensorView& k) {
+  constexpr std::uintptr_t kPieceBytes = 8;
+  const auto rows = std::span(k.strides).first(static_cast<std::size_t>(k.rank) - 1);
+  return reinterpret_cast<std::uintptr_t>(k.data) % kPieceBytes == 0 &&
+         std::ranges::all_of(rows, [](std::int64_t stride) { return stride % std::int64_t{kPieceBytes} == 0; });
+}
+
+bool rows_may_stay(const ForwardArguments& arguments) {
+  return latent_rows_are_stored(arguments) && has_whole_pieces(arguments.k);
+}
 
 }  // namespace
 
@@ -64,10 +95,19 @@ bool values_are_keys(const ForwardArguments& arguments) {
   return is_counted(k);
 }
 
+bool latent_rows_are_stored(const ForwardArguments& arguments) {
+  const ConstTensorView& k = arguments.k_descale;
+  const ConstTensorView& v = arguments.v_descale;
+  return values_are_keys(arguments) && k.data == v.data && k.shape == v.shape && k.strides == v.strides;
+}
+
 engine::PlannedCallResult shared_or_any(const engine::PlannedCallResult& shared, const engine::PlannedCallResult& any) {
-  if (!shared.ok()) return shared.status();
-  if (!any.ok()) return any.status();
-  return engine::make_planned<SharedOrAnyCall>(*shared, *any);
+  return one_of_two(shared, any, {"where v is a view of k, or with qv both are within 64 GiB", may_share});
+}
+
+engine::PlannedCallResult rows_or_converted(const engine::PlannedCallResult& rows,
+                                            const engine::PlannedCallResult& converted) {
+  return one_of_two(rows, converted, {"where v is a view of k, and its scales are k's", rows_may_stay});
 }
 
 }  // namespace strobe::gpu

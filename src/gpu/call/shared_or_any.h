@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards with a variant for calls in which V is a view of K, or K's columns are V's and some behind them (qv).
+// Forwards with a variant for calls in which V is a view of K, or K's columns are V's and some behind them (qv): which
+// of two plans runs is known when the call's pointers are.
 #pragma once
 
 #include "engine/engine.h"
@@ -12,5 +13,12 @@ bool values_are_keys(const ForwardArguments& arguments);
 /// A call that runs `shared` where V is K's first columns, or with qv where K and V lie within as much each, and else
 /// `any`; an error where one of them is.
 engine::PlannedCallResult shared_or_any(const engine::PlannedCallResult& shared, const engine::PlannedCallResult& any);
+
+/// Whether V is K's first columns with K's scales, of a cache in 8 bits.
+bool latent_rows_are_stored(const ForwardArguments& arguments);
+
+/// A call that runs `rows` over such a cache whose rows lie at multiples of 8 bytes, and else `converted`.
+engine::PlannedCallResult rows_or_converted(const engine::PlannedCallResult& rows,
+                                            const engine::PlannedCallResult& converted);
 
 }  // namespace strobe::gpu

@@ -34,6 +34,22 @@ constexpr StoredFormat stored_format(const RowFormat& format) {
           .alignment = format.alignment};
 }
 
+/// Rows of a cache in 8 bits, each of which has one scale, in another tensor.
+constexpr RowFormat rows_of_cache(DType stored, std::int32_t columns) {
+  const RowElement element = stored == DType::int8 ? RowElement::int8 : RowElement::float8_e4m3;
+  return {.parts = {RowPart{.element = element, .columns = columns}},
+          .part_count = 1,
+          .row_bytes = columns,
+          .alignment = 8};
+}
+
+constexpr StoredFormat with_scales_apart(StoredFormat format) {
+  format.first.scale = StoredScale::float32;
+  format.first.scale_columns = format.first.columns;
+  format.first.scale_offset = kScaleApart;
+  return format;
+}
+
 /// Of a cache, or of plain rows.
 template <class Pointer>
 auto stored_cache(const BasicTensorView<Pointer>& cache, const RowFormat& format) {

@@ -18,10 +18,13 @@ struct StoredPart {
   int offset = 0;
   StoredScale scale = StoredScale::none;
   int scale_columns = 0;
-  int scale_offset = 0;
+  int scale_offset = 0;  // or kScaleApart
 
   bool operator==(const StoredPart&) const = default;
 };
+
+/// The scale of a row is not in it: whoever finds the row reads the scale, too.
+inline constexpr int kScaleApart = -1;
 
 /// As RowFormat, without what of a row is V.
 struct StoredFormat {
@@ -41,6 +44,11 @@ inline constexpr int kPieceColumns = 8;
 
 constexpr StoredPart part_of(const StoredFormat& format, int index) {
   return index == 0 ? format.first : index == 1 ? format.second : index == 2 ? format.third : format.fourth;
+}
+
+/// Whether the rows are those of a cache in 8 bits, whose scales lie in a tensor of their own.
+constexpr bool has_scales_apart(const StoredFormat& format) {
+  return format.part_count == 1 && format.first.scale_offset == kScaleApart;
 }
 
 constexpr int columns_of(const StoredFormat& format) {

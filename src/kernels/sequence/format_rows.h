@@ -7,7 +7,7 @@
 
 namespace strobe::sequence {
 
-/// Of one sequence, whose pages are rows, and of the only head.
+/// Of one sequence and of the only head.
 template <StoredFormat F, Element element>
 class FormatRows {
  public:
@@ -30,13 +30,13 @@ class FormatRows {
   };
 
   /// `first`: the sequence's first row.
-  __device__ __forceinline__ FormatRows(const CacheParams& cache, const StoredCache& rows, int sequence, int first)
-      : cache_(cache), rows_(rows), sequence_(sequence), first_(first) {}
+  __device__ __forceinline__ FormatRows(const CacheParams& table, const FormatParams& params, int sequence, int first)
+      : table_(table), params_(params), sequence_(sequence), first_(first) {}
 
   template <typename ExactRow>
   __device__ __forceinline__ Row key(const ExactRow&, int key) const {
-    const int place = existing(cache_, page_number(cache_, sequence_, first_ + key));
-    return {place == kNoEntry ? StoredRow{nullptr, nullptr} : rows_.template row<F>(place, 0)};
+    const int row = first_ + key;
+    return {format_row<F>(table_, params_, page_number(table_, sequence_, row), sequence_, row)};
   }
   template <typename ExactRow>
   __device__ __forceinline__ Row value(const ExactRow& row, int key) const {
@@ -44,8 +44,8 @@ class FormatRows {
   }
 
  private:
-  const CacheParams& cache_;
-  const StoredCache& rows_;
+  const CacheParams& table_;
+  const FormatParams& params_;
   const int sequence_, first_;
 };
 

@@ -117,7 +117,9 @@ __device__ __forceinline__ StoredPiece<F> load_piece(const StoredRow& row, int c
     const int in_part = column - first_column(F, part);
     const unsigned char* const from = stored_byte<F, kPart.offset>(row) + in_part / kPieceColumns * kBytes;
     load_bytes<kBytes, alignment_at(F, kPart.offset, kBytes)>(from, piece.words);
-    if constexpr (kPart.scale != StoredScale::none) {
+    if constexpr (kPart.scale_offset == kScaleApart) {
+      piece.scale = row.scale;
+    } else if constexpr (kPart.scale != StoredScale::none) {
       piece.scale = load_scale<F, part>(row, in_part);
     }
   });

@@ -47,7 +47,7 @@ struct Params {
 
   union {  // no variant has both
     EightBitParams eight_bit;
-    StoredCache rows;  // in a format
+    FormatParams format;  // rows_in_format
   };
   CacheParams cache;
   BiasBoxParams bias_boxes;

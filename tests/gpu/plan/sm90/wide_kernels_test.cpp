@@ -104,6 +104,15 @@ TEST_P(Sm90WideBackwardKernels, CompileWithoutSpills) {
 INSTANTIATE_TEST_SUITE_P(All, Sm90WideBackwardKernels, testing::ValuesIn(kWideKernelOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
+constexpr WideOption kFewQueries[] = {
+    {"few_queries", [](AttentionProblem& p) { p.seqlen_q = p.total_q = 1; }},
+    {"used_few_queries",
+     [](AttentionProblem& p) {
+       p.seqlen_q = p.total_q = 1;
+       p.has_seqused_k = true;
+     }},
+};
+
 class Sm90WideForwardKernels : public CompiledKernels, public testing::WithParamInterface<WideOption> {};
 
 // Where threads copy rows, one number of theirs goes through local memory once a block: registers for it would be the
@@ -118,6 +127,8 @@ TEST_P(Sm90WideForwardKernels, CompileWithoutSpills) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90WideForwardKernels, testing::ValuesIn(kWideKernelOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+INSTANTIATE_TEST_SUITE_P(Split, Sm90WideForwardKernels, testing::ValuesIn(kFewQueries),
                          [](const auto& one) { return std::string(one.param.name); });
 
 const WideOption kLatentOptions[] = {
@@ -251,9 +262,13 @@ const NamedFormat kFormats[] = {
     {"many_parts", kManyParts},
 };
 
+/// Of rows of 16 bits, and of a cache in int8 whose keys are split, a number of the producers' goes through local
+/// memory once: registers for it would be the consumer's.
+constexpr int kMostSpilled = 8;
+
 class Sm90FormatRowKernels : public CompiledKernels, public testing::WithParamInterface<NamedFormat> {};
 
-TEST_P(Sm90FormatRowKernels, CompileWithoutSpills) {
+TEST_P(Sm90FormatRowKernels, Compile) {
   const RowFormat& format = GetParam().format;
   for (const auto& [queries, dtype] : {std::pair{1, DType::bfloat16}, std::pair{10'000, DType::float16}}) {
     AttentionProblem problem = test::problem_of_rows(queries, format.columns());
@@ -261,7 +276,23 @@ TEST_P(Sm90FormatRowKernels, CompileWithoutSpills) {
     const Result<forward::Config> config = rows_config(problem, test::kH200, format);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
-    expect_compiles_without_spills(forward_variant(*config));
+    expect_compiles_with_spills_to(kMostSpilled, forward_variant(*config));
+  }
+}
+
+/// Latent rows of a cache in 8 bits, in pages.
+TEST_F(CompiledKernels, OfLatentRowsOfACache) {
+  for (const DType stored : {DType::float8_e4m3, DType::int8}) {
+    for (const auto& [queries, dtype] : {std::pair{1, DType::bfloat16}, std::pair{1'000, DType::float16}}) {
+      AttentionProblem problem = test::problem_of_rows(queries, 576);
+      problem.dtype = dtype;
+      problem.page_size = 64;
+      problem.stored = {.dtype = stored, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
+      const auto config = cache_rows_config(problem, test::kH200);
+      ASSERT_TRUE(config.has_value());
+      EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
+      expect_compiles_with_spills_to(kMostSpilled, forward_variant(*config));
+    }
   }
 }
 

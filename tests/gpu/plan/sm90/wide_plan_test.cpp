@@ -150,13 +150,39 @@ TEST(Sm90WidePlan, SaysWhyRowsInAFormatAreConvertedBefore) {
       ", of 1 key heads: the sm90 kernels convert rows where they lie of one head, 512 or 576 columns and 512 of V";
   EXPECT_EQ(reason(nothing, deepseek_v32_rows()), "");
   EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 128; }, deepseek_v32_rows()),
-            "2 tiles of query heads read each row: the sm90 kernels convert it where it lies for one");
+            "2 tiles of query rows read each row: the sm90 kernels convert it where it lies for one");
   EXPECT_EQ(reason(nothing, plain_rows(DType::float32, 576)),
             "rows have float32 elements: the sm90 kernels convert those of up to 16 bits where they lie");
   EXPECT_EQ(reason([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; }, eight_bit_rows(RowElement::int8, 128)),
             "head_dim is 128 and head_dim_v 128" + widths);
   EXPECT_EQ(reason([](AttentionProblem& p) { p.softcap = 30.0F; }, deepseek_v32_rows()),
             "softcap is given: the sm90 kernels convert rows where they lie without it");
+}
+
+/// Latent rows of a cache in 8 bits are such rows, too, where they are in pages and one tile has all that read them.
+TEST(Sm90WidePlan, ConvertsLatentRowsOfACacheWhereTheyLie) {
+  const auto stay = [](WideChange change) {
+    AttentionProblem problem = problem_of_rows(32, 576);
+    problem.page_size = 64;
+    problem.stored = {.dtype = DType::float8_e4m3, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
+    change(problem);
+    const auto config = cache_rows_config(problem, kH200);
+    if (config.has_value()) {
+      EXPECT_EQ(config->keys, forward::KeySource::rows_in_format);
+      EXPECT_TRUE(has_scales_apart(config->format));
+      EXPECT_EQ(config->format.row_bytes, 576);
+    }
+    return config.has_value();
+  };
+  EXPECT_TRUE(stay([](AttentionProblem&) {}));
+  EXPECT_TRUE(stay([](AttentionProblem& p) { p.page_size = 1; }));
+  EXPECT_TRUE(stay([](AttentionProblem& p) { p.heads_q = 16, p.seqlen_q = 4, p.total_q = 128; }));
+  EXPECT_TRUE(stay([](AttentionProblem& p) { p.stored.dtype = DType::int8; }));
+  EXPECT_FALSE(stay([](AttentionProblem& p) { p.seqlen_q = 2, p.total_q = 64; }));  // two tiles
+  EXPECT_FALSE(stay([](AttentionProblem& p) { p.page_size = 0, p.has_seqused_k = false; }));
+  EXPECT_FALSE(stay([](AttentionProblem& p) { p.has_leftpad_k = true; }));
+  EXPECT_FALSE(stay([](AttentionProblem& p) { p.stored = {}; }));
+  EXPECT_FALSE(stay([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; }));
 }
 
 TEST(Sm90WidePlan, IsExplained) {

@@ -5,6 +5,7 @@
 
 #include "kernels/ptx/async_copy.h"
 #include "kernels/sequence/stored_pieces.h"
+#include "kernels/sm90/forward/produce/format_steps.h"
 #include "kernels/sm90/forward/produce/pages.h"
 #include "kernels/sm90/forward/produce/query.h"
 
@@ -13,8 +14,8 @@ namespace strobe::sm90::forward {
 /// One of kFormatRowWarps warps, which converts rows of its own. Eight lanes have the eight pieces of a panel's row, a
 /// lane always those of the same rows.
 ///
-/// A lane's pieces of one panel are loaded before those of the panel before are converted, over blocks and tiles, where
-/// registers hold both; and the rows of the next block are on their way to L2 by then.
+/// A block is converted in steps of half a panel's rows. As many steps are loaded ahead, over blocks and tiles, as
+/// registers hold, and the rows of the next block are on their way to L2 by then.
 template <Config C>
 class FormatRowsFeeder {
  public:
@@ -26,22 +27,23 @@ class FormatRowsFeeder {
     KeyCursor<C> cursor(context_.params, context_.schedule);
     int tiles = 0;
     bool exists = cursor.next();
-    Panel panel;
+    Step steps[kStepsAhead];
     if (exists) {
       read_number(cursor);
       row_ = find_row();
-      load_ahead<0>(panel);
+      load_first<0>(steps);
     }
     while (exists) {
       if (cursor.tiles() != tiles) {
         tiles = cursor.tiles();
         feed_queries(cursor.work());
       }
+      scale_ = next_scale_;
       exists = cursor.next();
       if (exists) {
         read_number(cursor);
       }
-      feed_block<0>(panel, exists);
+      feed_block<0>(steps, exists);
     }
   }
 
@@ -50,43 +52,20 @@ class FormatRowsFeeder {
   static constexpr StoredFormat kFormat = C.format;
   static constexpr int kRowsAtOnce = kWarpSize / kPanelPieces;
   static constexpr int kRowsOfWarp = C.block_n / kFormatRowWarps;
-  static constexpr int kEach = kRowsOfWarp / kRowsAtOnce;  // rows of a lane
-  static constexpr int kPanels = panels(C.head_dim);
-  static constexpr int kValuePanels = panels(C.head_dim_v);
+  static constexpr int kEach = FormatSteps<C>::kRows;  // rows of a lane in a step
+  static constexpr int kSteps = FormatSteps<C>::kCount;
+  static constexpr int kStepsAhead = FormatSteps<C>::ahead();
   static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
-  static_assert(columns_of(kFormat) == C.head_dim && kPanels - kValuePanels <= 1 && C.values_in_keys);
+  static_assert(columns_of(kFormat) == C.head_dim && C.values_in_keys);
   static_assert(kWarpSize % kRowsOfWarp == 0);
   // P V of a block begins when the scores of the next are issued.
   static_assert(C.stages >= 2 * C.head_dim_v / kSharedColumns);
   static_assert(C.q_stages == 1 && C.consumer_warpgroups == 1 && C.register_columns == 0);
 
-  /// This lane's pieces of a panel.
-  struct Panel {
+  /// This lane's pieces of some rows of a panel.
+  struct Step {
     StoredPiece<kFormat> pieces[kEach];
   };
-
-  /// The columns of the panel that comes in that order: the one behind V's, if there is one, and then those of V.
-  __device__ __forceinline__ static constexpr ColumnRange columns_at(int order) {
-    constexpr int kBehind = kPanels - kValuePanels;
-    return {(order < kBehind ? kValuePanels : order - kBehind) * kPanelColumns, kPanelColumns};
-  }
-
-  /// Registers that a piece of a panel takes.
-  __device__ __forceinline__ static constexpr int words_at(int order) {
-    for (int part = 0; part < kFormat.part_count; ++part) {
-      if (has_columns(kFormat, part, columns_at(order))) {
-        const StoredPart own = part_of(kFormat, part);
-        return piece_bytes(own.element) / 4 + (own.scale == StoredScale::none ? 0 : 1);
-      }
-    }
-    return piece_words(kFormat) + 1;
-  }
-
-  /// Whether a panel is loaded before the one before it is converted.
-  __device__ __forceinline__ static constexpr bool is_ahead(int order) {
-    constexpr int kMostWords = 7;  // as compiling shows
-    return words_at(order) + words_at((order + kPanels - 1) % kPanels) <= kMostWords;
-  }
 
   /// Of the block.
   __device__ __forceinline__ int first_row() const { return warp_ * kRowsOfWarp + lane_ / kPanelPieces; }
@@ -95,13 +74,18 @@ class FormatRowsFeeder {
   __device__ __forceinline__ void read_number(const KeyCursor<C>& cursor) {
     const int row = cursor.work().k.start + cursor.block() * C.block_n + warp_ * kRowsOfWarp + lane_ % kRowsOfWarp;
     const int end = cursor.work().k.start + cursor.work().k.used;
-    number_ = row < end ? page_number(context_.params.cache, cursor.work().tile.sequence, row) : kNoEntry;
+    sequence_ = cursor.work().tile.sequence;
+    in_sequence_ = row;
+    number_ = row < end ? page_number(context_.params.cache, sequence_, row) : kNoEntry;
+    if constexpr (has_scales_apart(kFormat)) {
+      next_scale_ = sequence::scale_apart(context_.params.format, sequence_);
+    }
   }
 
   /// Without an address where it does not exist.
   __device__ __forceinline__ StoredRow find_row() const {
-    const int place = existing(context_.params.cache, number_);
-    return place == kNoEntry ? StoredRow{nullptr, nullptr} : context_.params.rows.template row<kFormat>(place, 0);
+    return sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_, sequence_,
+                                         in_sequence_);
   }
 
   /// The row whose number was read last, to L2: two lanes have every second line of it.
@@ -127,38 +111,62 @@ class FormatRowsFeeder {
         __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(own), lane));
   }
 
-  template <int order>
-  __device__ __forceinline__ void load(Panel& panel) const {
-    constexpr ColumnRange kColumns = columns_at(order);
+  /// The i-th row of a lane in a step, counted from the lane's first.
+  __device__ __forceinline__ static constexpr int row_at(int step, int i) {
+    return (step % FormatSteps<C>::kOfPanel * kEach + i) * kRowsAtOnce;
+  }
+
+  template <int step>
+  __device__ __forceinline__ void load(Step& to) const {
+    constexpr ColumnRange kColumns = FormatSteps<C>::columns_at(step);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int from = i * kRowsAtOnce + lane_ / kPanelPieces;
+      const int from = row_at(step, i) + lane_ / kPanelPieces;
       StoredRow row{address_of(row_.body, from), nullptr};
       if constexpr (kFormat.tail_bytes > 0) {
         row.tail = address_of(row_.tail, from);
       }
       // Zeros of every format are zeros: rows that do not exist become them.
-      panel.pieces[i] = StoredPiece<kFormat>{};
+      to.pieces[i] = StoredPiece<kFormat>{};
       if (row.body != nullptr) {
-        panel.pieces[i] = load_piece<kFormat, kColumns>(row, kColumns.first + piece() * kPieceColumns);
+        to.pieces[i] = load_piece<kFormat, kColumns>(row, kColumns.first + piece() * kPieceColumns);
       }
     }
   }
 
-  template <int order>
-  __device__ __forceinline__ void load_ahead(Panel& panel) const {
-    if constexpr (is_ahead(order)) {
-      load<order>(panel);
+  template <int step>
+  __device__ __forceinline__ void load_first(Step (&steps)[kStepsAhead]) const {
+    load<step>(steps[step]);
+    if constexpr (step + 1 < kStepsAhead) {
+      load_first<step + 1>(steps);
     }
   }
 
-  template <int order>
-  __device__ __forceinline__ void store(const Panel& panel, unsigned char* to) const {
-    constexpr ColumnRange kColumns = columns_at(order);
+  /// The step that has the registers of this one next: of this block, or of the next one, if there is one.
+  template <int step>
+  __device__ __forceinline__ void load_next(Step& to, bool has_next) {
+    constexpr int kNext = step + kStepsAhead;
+    if constexpr (kNext < kSteps) {
+      load<kNext>(to);
+    } else if (has_next) {
+      if constexpr (kNext == kSteps) {
+        row_ = find_row();
+      }
+      load<kNext - kSteps>(to);
+    }
+  }
+
+  template <int step>
+  __device__ __forceinline__ void store(const Step& from, unsigned char* to) const {
+    constexpr ColumnRange kColumns = FormatSteps<C>::columns_at(step);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      *reinterpret_cast<uint4*>(to + piece_offset(first_row() + i * kRowsAtOnce, piece())) =
-          packed_piece<C.rule.element, kFormat, kColumns>(panel.pieces[i], kColumns.first + piece() * kPieceColumns);
+      StoredPiece<kFormat> stored = from.pieces[i];
+      if constexpr (has_scales_apart(kFormat)) {
+        stored.scale = scale_;
+      }
+      *reinterpret_cast<uint4*>(to + piece_offset(first_row() + row_at(step, i), piece())) =
+          packed_piece<C.rule.element, kFormat, kColumns>(stored, kColumns.first + piece() * kPieceColumns);
     }
   }
 
@@ -169,45 +177,50 @@ class FormatRowsFeeder {
     arrive<C>(full);
   }
 
-  /// The panels of a block from this one on, which is loaded if it is_ahead(); then the first one of the next block is,
-  /// if there is one.
-  template <int order>
-  __device__ __forceinline__ void feed_block(Panel& panel, bool has_next) {
-    if constexpr (!is_ahead(order)) {
-      load<order>(panel);
-    }
-    Panel next;
-    if constexpr (order + 1 < kPanels) {
-      load_ahead<order + 1>(next);
-    } else if (has_next) {
-      row_ = find_row();
-      load_ahead<0>(next);
-    }
-    if (order == kPanels / 2 && has_next) {
-      prefetch_row();
-    }
-    constexpr int kFirst = columns_at(order).first;
-    if constexpr (kFirst >= C.head_dim_v) {
+  /// A step of the panel behind V's, in a stage of its own.
+  template <int step>
+  __device__ __forceinline__ void feed_behind(const Step& from) {
+    if constexpr (step % FormatSteps<C>::kOfPanel == 0) {
       wait<C>(context_.barriers.k_empty[behind_at_.stage], behind_at_.parity);
-      store<order>(panel, context_.smem + kPlan.k + behind_at_.stage * kPlan.k_bytes);
+    }
+    store<step>(from, context_.smem + kPlan.k + behind_at_.stage * kPlan.k_bytes);
+    if constexpr ((step + 1) % FormatSteps<C>::kOfPanel == 0) {
       publish(context_.barriers.k_full[behind_at_.stage]);
       behind_at_.advance();
+    }
+  }
+
+  /// A step of V's columns, of which a stage has several panels.
+  template <int step>
+  __device__ __forceinline__ void feed_shared(const Step& from) {
+    constexpr int kInStage = FormatSteps<C>::columns_at(step).first % kSharedColumns;
+    if constexpr (kInStage == 0 && step % FormatSteps<C>::kOfPanel == 0) {
+      wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
+    }
+    store<step>(from,
+                context_.smem + kPlan.v + shared_at_.stage * kPlan.v_bytes + kInStage / kPanelColumns * kPanelBytes);
+    if constexpr (kInStage + kPanelColumns == kSharedColumns && (step + 1) % FormatSteps<C>::kOfPanel == 0) {
+      publish(context_.barriers.v_full[shared_at_.stage]);
+      shared_at_.advance();
+    }
+  }
+
+  /// The steps of a block from this one on. Whatever is converted makes room for what is loaded next.
+  template <int step>
+  __device__ __forceinline__ void feed_block(Step (&steps)[kStepsAhead], bool has_next) {
+    if (step == kSteps / 2 && has_next) {
+      prefetch_row();
+    }
+    Step& own = steps[step % kStepsAhead];
+    if constexpr (FormatSteps<C>::columns_at(step).first >= C.head_dim_v) {
+      feed_behind<step>(own);
     } else {
-      constexpr int kInStage = kFirst % kSharedColumns;
-      if constexpr (kInStage == 0) {
-        wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
-      }
-      store<order>(panel,
-                   context_.smem + kPlan.v + shared_at_.stage * kPlan.v_bytes + kInStage / kPanelColumns * kPanelBytes);
-      if constexpr (kInStage + kPanelColumns == kSharedColumns) {
-        publish(context_.barriers.v_full[shared_at_.stage]);
-        shared_at_.advance();
-      }
+      feed_shared<step>(own);
     }
-    if constexpr (order + 1 < kPanels) {
-      feed_block<order + 1>(next, has_next);
+    load_next<step>(own, has_next);
+    if constexpr (step + 1 < kSteps) {
+      feed_block<step + 1>(steps, has_next);
     }
-    panel = next;
   }
 
   /// A tile's Q by TMA, which stays in shared memory.
@@ -224,8 +237,10 @@ class FormatRowsFeeder {
 
   const Context<C>& context_;
   const int warp_, lane_;
-  int number_;     // of this lane's row of the block after the one that is stored
-  StoredRow row_;  // of the block that is loaded
+  int number_;                   // of the page of this lane's row of the block after the one that is stored
+  int sequence_, in_sequence_;   // that row
+  unsigned scale_, next_scale_;  // of the block that is stored and of the one after it, where formats have it apart
+  StoredRow row_;                // of the block that is loaded
   RingPosition<C.key_panels> behind_at_{0, 1};
   RingPosition<C.stages> shared_at_{0, 1};
   uint32_t q_parity_ = 1;

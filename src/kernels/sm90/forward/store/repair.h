@@ -46,7 +46,8 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
 template <Config C>
 __device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
   if constexpr (C.keys == KeySource::rows_in_format) {
-    return sequence::FormatRows<C.format, C.rule.element>(params.cache, params.rows, work.tile.sequence, work.k.start);
+    return sequence::FormatRows<C.format, C.rule.element>(params.cache, params.format, work.tile.sequence,
+                                                          work.k.start);
   } else if constexpr (kInCache<C>) {
     return cached_rows<C>(params, work);
   } else {
