@@ -8,7 +8,7 @@ import strobe
 import torch
 from pools import Server, Step, check_rows
 from sglang.srt.layers.radix_attention import RadixAttention
-from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MLATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, KVWriteLoc, MLATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 
@@ -21,6 +21,7 @@ class LatentServer(Server):
     rope: int = 64
     nope: int = 128
     value: int = 128
+    is_hybrid: bool = False  # with layers that are not attention, so that the pool counts its own
     heads_kv: int = field(default=1, init=False)
 
     def __post_init__(self):
@@ -52,7 +53,23 @@ class LatentServer(Server):
         )
         rows = pool.kv_buffer[0].view(self.stored)
         rows.copy_(torch.full(rows.shape, torch.nan))
-        return pool
+        return self._hybrid(pool) if self.is_hybrid else pool
+
+    def _hybrid(self, pool: MLATokenToKVPool) -> HybridLinearKVPool:
+        return HybridLinearKVPool(
+            size=self.size,
+            dtype=self.stored,
+            page_size=self.page_size,
+            head_num=1,
+            head_dim=self.head_dim,
+            full_attention_layer_ids=[self.layer_id],
+            device="cpu",
+            mamba_pool=None,
+            use_mla=True,
+            kv_lora_rank=self.latent,
+            qk_rope_head_dim=self.rope,
+            full_kv_pool=pool,
+        )
 
     def step(self, lengths, mode, encoders=None) -> "LatentStep":
         return LatentStep(self, lengths, mode)
@@ -93,19 +110,17 @@ class Prompts:
         # Values lie behind the parts of keys that the same product makes, which nobody reads here.
         self.products = [server.draw(sum(both), server.heads, server.nope + server.value) for both in lengths]
 
-    def forward(self, spans: list[slice]):
+    def forward(self, spans: list[slice], **arguments):
         """The layer over these keys of each request."""
         k = torch.cat([keys[span] for keys, span in zip(self.keys, spans, strict=True)])
         products = torch.cat([x[span] for x, span in zip(self.products, spans, strict=True)])
         v = products[..., self.server.nope :]
         with forward_context(ForwardContext(attn_backend=self.server.backend)):
-            return self.server.own(
-                self.q, k, v, self.batch, save_kv_cache=False, key_value_num_tokens=len(k) if len(k) else None
-            )
+            return self.server.own(self.q, k, v, self.batch, save_kv_cache=False, **arguments)
 
-    def run(self) -> torch.Tensor:
+    def run(self, **arguments):
         """Over the step's own keys."""
-        return self.forward([slice(context, None) for context, _ in self.lengths])
+        return self.forward([slice(context, None) for context, _ in self.lengths], **arguments)
 
     def run_in_one_shot(self) -> torch.Tensor:
         self.batch.mha_one_shot = True

@@ -10,6 +10,7 @@ import strobe_sglang
 import torch
 from latent import LatentServer, Prompts
 from pools import DECODES, MIXED, REPLAYS, draft_trees
+from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool
 from sglang.srt.runtime_context import get_context
 
@@ -60,6 +61,13 @@ def test_random_batches(dtype, seed):
         count = draw.randrange(1, 6)
         lengths = [(draw.choice([0, 1, draw.randrange(300)]), draw.randrange(1, most + 1)) for _ in range(count)]
         run(server, lengths, mode)
+
+
+def test_pools_beside_other_states():
+    """Kimi Linear's: layer 3 is the pool's first."""
+    server = LatentServer(is_hybrid=True, layer_id=3, page_size=16)
+    run(server, MIXED, "mixed")
+    run(server, DECODES, "decode")
 
 
 @DTYPES
@@ -203,6 +211,32 @@ def test_the_layers_keys_are_not_written():
     before = server.pool.kv_buffer[0].clone()
     made.run()
     assert torch.equal(before.nan_to_num(), server.pool.kv_buffer[0].nan_to_num())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sliding_window_size": 7}, "has a sliding window"),
+        ({"use_irope": True}, "has chunked attention"),
+        ({"attn_type": AttentionType.ENCODER_ONLY}, "has no causal mask"),
+    ],
+)
+def test_what_layers_that_are_not_absorbed_may_not_have(changes, message):
+    server = LatentServer()
+    made = prompts(server, PROMPTS)
+    for name, value in changes.items():
+        setattr(server.own, name, value)
+    with pytest.raises(NotImplementedError, match=f"not absorbed, of a model with latent rows, {message}"):
+        made.run()
+
+
+def test_sinks_are_of_absorbed_layers_alone():
+    server = LatentServer(sinks=[0.5, -1.0, 2.0, 0.0, 1.0, 3.0, -0.5, 0.25])
+    step = server.step(MIXED, "mixed")
+    step.check(step.run())
+    made = prompts(server, PROMPTS)
+    with pytest.raises(NotImplementedError, match="not absorbed, of a model with latent rows, has sinks"):
+        made.run(sinks=torch.zeros(8))
 
 
 def refuses(server, message, **changes):

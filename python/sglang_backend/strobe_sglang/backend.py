@@ -16,7 +16,7 @@ from strobe.torch.ops import rows
 from torch import Tensor
 
 from strobe_sglang.latent import Latents, joined, own_keys
-from strobe_sglang.limits import check_arguments, check_latent_scale, check_layer, check_runner
+from strobe_sglang.limits import check_arguments, check_latent_scale, check_layer, check_own_layer, check_runner
 from strobe_sglang.metadata import Held, Step, StepBuilder
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class StrobeAttentionBackend(AttentionBackend):
         step = self.forward_metadata
         assert step is not None, "init_forward_metadata comes first"
         if self._latents is not None and not self._latents.has(layer):
+            check_own_layer(layer, sinks)
             return self._attend_own(q, k, v, layer, forward_batch, step, return_lse)
         if k is not None and v is not None and save_kv_cache:
             self._write(layer, forward_batch, step, joined(k, k_rope), v)

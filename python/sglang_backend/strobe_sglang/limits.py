@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.layers.attention.kv_shard_hooks import get_kv_shard_pool
+from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -104,6 +105,19 @@ def check_latent_scale(layer: "RadixAttention") -> None:
     """Refuses a scale of an fp8 pool of latent rows: SGLang's model writes the rows of prompts without one."""
     if layer.k_scale is not None and layer.k_scale_float != 1.0:
         _refuse(f"k_scale of latent rows is {layer.k_scale_float}: it must be 1, as SGLang writes prompts without it")
+
+
+def check_own_layer(layer: "RadixAttention", sinks: torch.Tensor | None) -> None:
+    """Refuses what a layer over keys of its own cannot have, as the model may attend to them in parts."""
+    has = {
+        "sinks": sinks is not None,
+        "a sliding window": layer.sliding_window_size >= 0,
+        "chunked attention": layer.use_irope,
+        "no causal mask": layer.is_cross_attention or layer.attn_type != AttentionType.DECODER,
+    }
+    what = next((name for name, is_so in has.items() if is_so), None)
+    if what:
+        _refuse(f"a layer that is not absorbed, of a model with latent rows, has {what}: Strobe does not support it")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
