@@ -144,7 +144,7 @@ class StrobeAttentionBackend(AttentionBackend):
             "softcap": float(layer.logit_cap or 0.0),
             "row_invariant": self._row_invariant,
         }
-        if width == layer.qk_head_dim:  # models without rotated columns give q_rope with none
+        if q_rope is None or width == layer.qk_head_dim:  # models without rotated columns give q_rope with none
             result = strobe.attention(q, k, v, **options)
         else:
             q_rope = rows(q_rope.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim - width))
