@@ -267,6 +267,16 @@ def test_what_gpus_may_not_have():
 
 def test_sparse_attention_is_refused():
     server = LatentServer(dtype=torch.bfloat16, page_size=64)
-    pool = DSATokenToKVPool.__new__(DSATokenToKVPool)
-    pool.use_dsa = True
+    pool = DSATokenToKVPool(
+        64,
+        page_size=64,
+        kv_lora_rank=512,
+        dtype=torch.bfloat16,
+        qk_rope_head_dim=64,
+        layer_num=1,
+        device="cpu",
+        index_head_dim=128,
+        enable_memory_saver=False,
+        kv_cache_dim=576,
+    )
     refuses(server, "latent rows are in a DSATokenToKVPool: Strobe does not support it", token_to_kv_pool=pool)
