@@ -336,3 +336,5 @@ def test_what_steps_and_calls_may_not_have():
     server.backend.init_forward_metadata(batch)
     with pytest.raises(NotImplementedError, match="score_mod given to an attention layer"):
         step.forward(batch, score_mod=np.sin, q_rope=None)
+    with pytest.raises(NotImplementedError, match="q_rope given to an attention layer"):
+        server.backend.forward(step.q, step.k, step.v, server.attention, batch, q_rope=step.q)

@@ -107,9 +107,10 @@ class StrobeAttentionBackend(AttentionBackend):
         wrote them. q_rope and k_rope are the last columns of an absorbed layer's q and k where those are given apart.
         Rows behind the last request are zeros.
         """
-        check_arguments(others)
+        has_latents = self._latents is not None
+        check_arguments(others if has_latents else others | {"q_rope": q_rope, "k_rope": k_rope})
         check_layer(layer)
-        if self._latents is not None and self._is_float8:
+        if has_latents and self._is_float8:
             check_latent_scale(layer)
         step = self.forward_metadata
         assert step is not None, "init_forward_metadata comes first"
