@@ -23,10 +23,17 @@ class Settings:
     engine: dict = field(default_factory=dict)
 
 
-if os.environ.get("ATTENTION_IS_ZERO"):
+ZERO = os.environ.get("ATTENTION_IS_ZERO")
+"""The layers that give zeros: all, or of a model with latent rows the absorbed ones or those with own keys."""
+
+if ZERO:
     from strobe_sglang.backend import StrobeAttentionBackend
 
-    def zeros(self, q, k, v, layer, *_, **__):
+    attend = StrobeAttentionBackend.forward_extend
+
+    def zeros(self, q, k, v, layer, *others, **named):
+        if ZERO not in ("all", "absorbed" if layer.tp_k_head_num == 1 else "own"):
+            return attend(self, q, k, v, layer, *others, **named)
         return q.new_zeros(q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
 
     StrobeAttentionBackend.forward_extend = zeros

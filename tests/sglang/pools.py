@@ -20,6 +20,14 @@ from strobe_sglang import create
 
 FULL_LAYER, WINDOW_LAYER = 0, 1  # of a pool that has both
 MODES = {"decode": ForwardMode.DECODE, "mixed": ForwardMode.MIXED, "verify": ForwardMode.TARGET_VERIFY}
+MIXED = [(0, 37), (120, 1), (200, 1), (64, 20), (0, 1), (15, 1), (16, 16), (300, 5)]
+DECODES = [(0, 1), (1, 1), (15, 1), (16, 1), (120, 1), (333, 1)]
+REPLAYS = {
+    "decode": ([(1, 1)] * 6, [DECODES, [(300, 1)] * 6, DECODES[::-1]]),
+    "mixed": ([(0, 40), (0, 5), (9, 19)], [[(0, 64), (0, 0), (0, 0)], [(200, 1), (31, 31), (0, 32)]]),
+    "verify": ([(1, 4)] * 3, [[(200, 4), (1, 4), (17, 4)], [(3, 4)] * 3]),
+}
+"""Of captured steps: the capture's batch, and those of replays."""
 
 
 @dataclass
@@ -220,16 +228,13 @@ class Step:
         return self.forward(batch)
 
     def check(self, out: torch.Tensor):
-        """Every row within what rounding the weights and the result can do."""
         server, start = self.server, 0
         out = out.view(-1, server.heads, server.head_dim_v)
-        tolerance = (16 if server.dtype == torch.float32 else 2) * torch.finfo(server.dtype).eps
         for request, (_, new) in enumerate(self.lengths):
             rows = slice(start, start + new)
             q = self.q[rows].view(new, server.heads, server.head_dim)
             wanted, _, values = self.reference(request, q)
-            error = np.abs(out[rows].double().numpy() - wanted[0]).max(initial=0)
-            assert error <= tolerance * max(1.0, np.abs(values).max(initial=0)), (request, self.lengths[request], error)
+            check_rows(out[rows], wanted[0], values, server.dtype)
             start += new
 
     def reference(self, request: int, q: torch.Tensor):
@@ -242,7 +247,8 @@ class Step:
         window = (-1, -1)
         if not is_cross and layer.sliding_window_size >= 0:
             window = (layer.sliding_window_size, 0 if causal else layer.sliding_window_size)
-        options = {"causal": causal, "window": window, "chunk": server.chunk, "softcap": layer.logit_cap}
+        options = {"scale": layer.scaling, "causal": causal, "window": window, "chunk": server.chunk}
+        options["softcap"] = layer.logit_cap
         if server.sinks is not None:
             options["sink"] = torch.tensor(server.sinks).to(server.dtype).double().numpy()
         if self.tree is not None:
@@ -251,3 +257,22 @@ class Step:
             options |= {"causal": False, "bias": np.where(visible, 0.0, -np.inf)[None, None]}
         o, lse, _ = reference.attention(q.double().numpy()[None], k[None], v[None], **options)
         return o, lse, v
+
+
+def check_rows(out: torch.Tensor, wanted: np.ndarray, values: np.ndarray, dtype: torch.dtype):
+    """Every row of a request is within what rounding the weights and the result can do."""
+    tolerance = (16 if dtype == torch.float32 else 2) * torch.finfo(dtype).eps
+    error = np.abs(out.double().numpy() - wanted).max(initial=0)
+    assert error <= tolerance * max(1.0, np.abs(values).max(initial=0)), (wanted.shape, values.shape, error)
+
+
+def draft_trees(requests, drafts, seed):
+    """[requests, drafts, drafts] bool: a draft sees itself and its ancestors, the first of which is the last token."""
+    draw = random.Random(seed)
+    masks = torch.zeros(requests, drafts, drafts, dtype=torch.bool)
+    for mask in masks:
+        for token in range(drafts):
+            if token:
+                mask[token] = mask[draw.randrange(token)]
+            mask[token, token] = True
+    return masks

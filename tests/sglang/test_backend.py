@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import strobe_sglang
 import torch
-from pools import FULL_LAYER, WINDOW_LAYER, Server
+from pools import DECODES, FULL_LAYER, MIXED, REPLAYS, WINDOW_LAYER, Server, draft_trees
 from sglang.srt.arg_groups import choices
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
@@ -19,8 +19,6 @@ from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.spec_info import SpecInputType
 from strobe_sglang import metadata
 
-MIXED = [(0, 37), (120, 1), (200, 1), (64, 20), (0, 1), (15, 1), (16, 16), (300, 5)]
-DECODES = [(0, 1), (1, 1), (15, 1), (16, 1), (120, 1), (333, 1)]
 SINKS = [0.5, -1.0, 2.0, 0.0, 1.0, 3.0, -0.5, 0.25]
 OPTIONS = {
     "plain": {},
@@ -101,18 +99,6 @@ def test_encoders_with_decoders(is_cross_attention, page_size):
         step.check(step.run())
 
 
-def draft_trees(requests, drafts, seed):
-    """[requests, drafts, drafts] bool: a draft sees itself and its ancestors, the first of which is the last token."""
-    draw = random.Random(seed)
-    masks = torch.zeros(requests, drafts, drafts, dtype=torch.bool)
-    for mask in masks:
-        for token in range(drafts):
-            if token:
-                mask[token] = mask[draw.randrange(token)]
-            mask[token, token] = True
-    return masks
-
-
 @DTYPES
 @pytest.mark.parametrize("drafts", [2, 8, 64])
 @pytest.mark.parametrize("options", ["plain", "sinks", "softcap"])
@@ -165,13 +151,6 @@ def test_eagle_writes_masks_to_the_backend():
     server.backend.init_forward_metadata(batch)
     step.check(step.forward(batch))
     assert Server().backend.verify_mask is None
-
-
-REPLAYS = {
-    "decode": ([(1, 1)] * 6, [DECODES, [(300, 1)] * 6, DECODES[::-1]]),
-    "mixed": ([(0, 40), (0, 5), (9, 19)], [[(0, 64), (0, 0), (0, 0)], [(200, 1), (31, 31), (0, 32)]]),
-    "verify": ([(1, 4)] * 3, [[(200, 4), (1, 4), (17, 4)], [(3, 4)] * 3]),
-}
 
 
 @pytest.mark.parametrize("has_window_pool", [False, True])
@@ -307,7 +286,7 @@ def test_idle_batches():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"use_mla_backend": True}, "multi-head latent attention"),
+        ({"use_mla_backend": True}, "latent rows are in a MHATokenToKVPool: Strobe does not support it"),
         ({"prefill_aware_swa": True}, "windows depend on the prompt's length"),
         ({"kv_index_translator": SimpleNamespace(is_translating=True)}, "--enable-unified-memory is given"),
         ({"kv_cache_dtype": torch.float8_e5m2, "kv_cache_dtype_str": "fp8_e5m2"}, "dtype is fp8_e5m2: it must be one"),
@@ -357,3 +336,5 @@ def test_what_steps_and_calls_may_not_have():
     server.backend.init_forward_metadata(batch)
     with pytest.raises(NotImplementedError, match="score_mod given to an attention layer"):
         step.forward(batch, score_mod=np.sin, q_rope=None)
+    with pytest.raises(NotImplementedError, match="q_rope given to an attention layer"):
+        server.backend.forward(step.q, step.k, step.v, server.attention, batch, q_rope=step.q)

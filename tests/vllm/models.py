@@ -69,14 +69,23 @@ def _draw(model: torch.nn.Module, sharpness: float) -> None:
         elif parameter.dim() < 2:
             continue
         else:
-            sharp = any(part in name for part in ("q_proj", "k_proj", "query_key_value"))
+            sharp = any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "query_key_value"))
             deviation = (sharpness if sharp else 1.0) / parameter.shape[-1] ** 0.5
         parameter.data.normal_(0.0, deviation, generator=generator)
 
 
-def make(name: str, folder: Path, text: Path, sharpness: float = 3.0) -> Path:
-    """The folder of a model in Hugging Face's format, in float32, with a tokenizer trained on `text`."""
-    model = transformers.AutoModelForCausalLM.from_config(_CONFIGS[name]()).float()
+def make(
+    name: str,
+    folder: Path,
+    text: Path,
+    sharpness: float = 3.0,
+    config: transformers.PretrainedConfig | None = None,
+) -> Path:
+    """The folder of a model in Hugging Face's format, in float32, with a tokenizer trained on `text`.
+
+    `config` is of a model that has no name here.
+    """
+    model = transformers.AutoModelForCausalLM.from_config(config or _CONFIGS[name]()).float()
     _draw(model, sharpness)
     target = folder / f"{name}-{sharpness}"
     model.save_pretrained(target)

@@ -15,7 +15,8 @@ from sglang.srt.runtime_context import get_exec
 from strobe.torch.ops import rows
 from torch import Tensor
 
-from strobe_sglang.limits import check_arguments, check_layer, check_runner
+from strobe_sglang.latent import Latents, joined, own_keys
+from strobe_sglang.limits import check_arguments, check_latent_scale, check_layer, check_own_layer, check_runner
 from strobe_sglang.metadata import Held, Step, StepBuilder
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class StrobeAttentionBackend(AttentionBackend):
         self.max_context_len = runner.model_config.context_len
         self.page_size = runner.page_size
         self.kv_cache_dtype = runner.kv_cache_dtype
+        self._latents = Latents.of(runner.token_to_kv_pool) if runner.use_mla_backend else None
         self._builder = StepBuilder(runner)
         self._held: Held | None = None
         self._held_prompts: Held | None = None
@@ -95,43 +97,88 @@ class StrobeAttentionBackend(AttentionBackend):
         save_kv_cache: bool = True,
         sinks: Tensor | None = None,
         return_lse: bool = False,
+        q_rope: Tensor | None = None,
+        k_rope: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """out [tokens, heads * v_head_dim], with return_lse also lse [tokens, heads] float32, natural logarithms.
 
         q [tokens, heads * head_dim] or with an axis of heads; k and v are None where another layer, or an earlier step,
-        wrote them. Rows behind the last request are zeros.
+        wrote them. q_rope and k_rope are the last columns of an absorbed layer's q and k where those are given apart.
+        Rows behind the last request are zeros.
         """
-        check_arguments(others)
+        has_latents = self._latents is not None
+        check_arguments(others if has_latents else others | {"q_rope": q_rope, "k_rope": k_rope})
         check_layer(layer)
+        if has_latents and self._is_float8:
+            check_latent_scale(layer)
         step = self.forward_metadata
         assert step is not None, "init_forward_metadata comes first"
+        if self._latents is not None and not self._latents.has(layer):
+            check_own_layer(layer, sinks)
+            return self._attend_own(q, k, v, layer, forward_batch, step, return_lse)
         if k is not None and v is not None and save_kv_cache:
-            self._write(layer, forward_batch, step, k, v)
-        q = rows(q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim))
-        out = forward_batch._attn_output
+            self._write(layer, forward_batch, step, joined(k, k_rope), v)
+        sink = None if sinks is None else sinks.detach().float()
+        options = self._scales(layer) | self._keys(layer, step) | {"sink": sink, "return_lse": return_lse}
+        return self._attend(q, q_rope, *self._cache(layer), layer, forward_batch, options)
+
+    def _attend(
+        self,
+        q: Tensor,
+        q_rope: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        layer: RadixAttention,
+        batch: ForwardBatch,
+        options: dict[str, Any],
+    ) -> Any:
+        """What forward_extend returns, of these keys and values."""
+        width = layer.qk_head_dim if q_rope is None else layer.v_head_dim
+        q = rows(q.reshape(-1, layer.tp_q_head_num, width))
+        out = batch._attn_output
         if out is None:
             out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
-        k_cache, v_cache = self._cache(layer)
-        options: dict[str, Any] = self._scales(layer) | self._keys(layer, step)
-        result = strobe.attention(
-            q,
-            k_cache,
-            v_cache,
-            out=out.view(-1, layer.tp_q_head_num, layer.v_head_dim),
-            return_lse=return_lse,
-            scale=layer.scaling,
-            softcap=float(layer.logit_cap or 0.0),
-            sink=None if sinks is None else sinks.detach().float(),
-            row_invariant=self._row_invariant,
-            **options,
-        )
-        return (out, result[1].transpose(0, 1).contiguous()) if return_lse else out
+        options = options | {
+            "out": out.view(-1, layer.tp_q_head_num, layer.v_head_dim),
+            "scale": layer.scaling,
+            "softcap": float(layer.logit_cap or 0.0),
+            "row_invariant": self._row_invariant,
+        }
+        if q_rope is None or width == layer.qk_head_dim:  # models without rotated columns give q_rope with none
+            result = strobe.attention(q, k, v, **options)
+        else:
+            q_rope = rows(q_rope.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim - width))
+            result = strobe.mla(q, q_rope, k, **options)
+        return (out, result[1].transpose(0, 1).contiguous()) if options["return_lse"] else out
+
+    def _attend_own(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: RadixAttention,
+        batch: ForwardBatch,
+        step: Step,
+        return_lse: bool,
+    ) -> Any:
+        """A layer that is not absorbed, of a model with latent rows, over the keys and values that it is given.
+
+        Where the model asks for the LSE by its batch, to merge parts, out has an axis of heads.
+        """
+        assert k is not None and v is not None, "the model makes this layer's keys and values of latent rows"
+        k = rows(k.reshape(-1, layer.tp_k_head_num, layer.qk_head_dim))
+        v = rows(v.reshape(-1, layer.tp_v_head_num, layer.v_head_dim))
+        is_part = bool(batch.mha_return_lse)
+        options = own_keys(batch, step) | {"return_lse": return_lse or is_part}
+        result = self._attend(q, None, k, v, layer, batch, options)
+        return (result[0].view(-1, layer.tp_q_head_num, layer.v_head_dim), result[1]) if is_part else result
 
     def _write(self, layer: RadixAttention, batch: ForwardBatch, step: Step, k: Tensor, v: Tensor) -> None:
-        """By SGLang's pool, which converts to the cache's dtype; an fp8 cache holds values over the layer's scale."""
+        """By SGLang's pool, which converts to the cache's dtype; an fp8 cache holds values over the layer's scale, but
+        latent rows as they are."""
         slots = KVWriteLoc.for_layer(batch, layer, swa_loc=step.window_slots)
-        scales = (layer.k_scale, layer.v_scale) if self._is_float8 else ()
+        scales = (layer.k_scale, layer.v_scale) if self._is_float8 and self._latents is None else ()
         self.token_to_kv_pool.set_kv_buffer(layer, slots, k, v, *scales)
 
     @property
@@ -140,6 +187,8 @@ class StrobeAttentionBackend(AttentionBackend):
 
     def _cache(self, layer: RadixAttention) -> tuple[Tensor, Tensor]:
         """Views [pages, page_size, heads_kv, head_dim] of the layer's part of the pool."""
+        if self._latents is not None:
+            return self._latents.cache(self.token_to_kv_pool.get_key_buffer(layer.layer_id), self.page_size)
         k, v = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         return (
             paged_kv_view(k, self.page_size, layer.tp_k_head_num, layer.qk_head_dim),

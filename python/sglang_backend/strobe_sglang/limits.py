@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.layers.attention.kv_shard_hooks import get_kv_shard_pool
+from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.runtime_context import get_exec, get_parallel
 from strobe.integrations.limits import combination_reason, head_size_reason
 
+from strobe_sglang.latent import Latents
+
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 _CACHE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
+_MOST_LATENT_COLUMNS = 576
 MOST_DRAFT_TOKENS = 64
 """Of a tree: a query's number in tree_mask has 64 bits."""
 
@@ -31,7 +35,7 @@ def check_runner(runner: "ModelRunner") -> None:
     parallel = get_parallel()
     pool = runner.token_to_kv_pool
     refused = {
-        "the model has multi-head latent attention (MLA)": runner.use_mla_backend,
+        f"latent rows are in a {type(pool).__name__}": runner.use_mla_backend and Latents.of(pool) is None,
         "decode context parallelism is on": parallel.attn_dcp_size > 1,
         "prefill context parallelism is on": parallel.attn_cp_size > 1,
         "the KV cache is sharded by page": get_kv_shard_pool(pool) is not None,
@@ -43,24 +47,37 @@ def check_runner(runner: "ModelRunner") -> None:
     if runner.kv_cache_dtype not in _CACHE_DTYPES or runner.kv_cache_dtype_str == "mxfp8":
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _CACHE_DTYPES)
         _refuse(f"the KV cache's dtype is {runner.kv_cache_dtype_str}: it must be one of {names}")
-    _check_heads(runner)
-
-
-def _check_heads(runner: "ModelRunner") -> None:
-    on_gpu = runner.device != "cpu"
-    model = runner.model_config
-    is_float8 = runner.kv_cache_dtype == torch.float8_e4m3fn
-    if not is_float8 and runner.kv_cache_dtype != runner.dtype:
+    if runner.kv_cache_dtype not in (runner.dtype, torch.float8_e4m3fn):
         _refuse(f"the KV cache is {runner.kv_cache_dtype} and the model {runner.dtype}: they must be the same, or fp8")
-    for size in {model.head_dim, model.v_head_dim}:
-        reason = head_size_reason(size, on_gpu=on_gpu) or combination_reason(
-            size,
-            runner.dtype,
-            is_float8=is_float8,
-            on_gpu=on_gpu,
-            row_invariant=get_exec().deterministic.enable_deterministic_inference,
-        )
-        _refuse(reason)
+    latents = Latents.of(pool) if runner.use_mla_backend else None
+    if latents is None:
+        _check_heads(runner, {runner.model_config.head_dim, runner.model_config.v_head_dim})
+    else:
+        _check_latents(runner, latents)
+
+
+def _check_heads(runner: "ModelRunner", sizes: set[int]) -> None:
+    for size in sizes:
+        _refuse(head_size_reason(size, on_gpu=runner.device != "cpu") or _combination_reason(runner, size))
+
+
+def _check_latents(runner: "ModelRunner", latents: Latents) -> None:
+    """Absorbed heads may be wider than others: their values are columns of their keys."""
+    columns = latents.latent + latents.rope
+    if columns > _MOST_LATENT_COLUMNS:
+        _refuse(f"latent rows have {columns} columns: they may have at most {_MOST_LATENT_COLUMNS}")
+    _check_heads(runner, {latents.latent, latents.rope} - {0})
+    _refuse(_combination_reason(runner, columns))
+
+
+def _combination_reason(runner: "ModelRunner", size: int) -> str | None:
+    return combination_reason(
+        size,
+        runner.dtype,
+        is_float8=runner.kv_cache_dtype == torch.float8_e4m3fn,
+        on_gpu=runner.device != "cpu",
+        row_invariant=get_exec().deterministic.enable_deterministic_inference,
+    )
 
 
 def check_step(batch: ForwardBatch) -> None:
@@ -82,6 +99,25 @@ def check_layer(layer: "RadixAttention") -> None:
         _refuse(f"xai_temperature_len is {layer.xai_temperature_len}: it must be -1")
     if layer.pos_encoding_mode != "NONE":
         _refuse(f"pos_encoding_mode is {layer.pos_encoding_mode}: it must be NONE")
+
+
+def check_latent_scale(layer: "RadixAttention") -> None:
+    """Refuses a scale of an fp8 pool of latent rows: SGLang's model writes the rows of prompts without one."""
+    if layer.k_scale is not None and layer.k_scale_float != 1.0:
+        _refuse(f"k_scale of latent rows is {layer.k_scale_float}: it must be 1, as SGLang writes prompts without it")
+
+
+def check_own_layer(layer: "RadixAttention", sinks: torch.Tensor | None) -> None:
+    """Refuses what a layer over keys of its own cannot have, as the model may attend to them in parts."""
+    has = {
+        "sinks": sinks is not None,
+        "a sliding window": layer.sliding_window_size >= 0,
+        "chunked attention": layer.use_irope,
+        "no causal mask": layer.is_cross_attention or layer.attn_type != AttentionType.DECODER,
+    }
+    what = next((name for name, is_so in has.items() if is_so), None)
+    if what:
+        _refuse(f"a layer that is not absorbed, of a model with latent rows, has {what}: Strobe does not support it")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
