@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vLLM asks of a backend before it builds layers: classes, and what is supported."""
 
-from typing import Any, ClassVar
-
 import torch
 from vllm import envs
 from vllm.platforms import current_platform
 from vllm.platforms.interface import DeviceCapability
-from vllm.v1.attention.backend import AttentionBackend, AttentionType, MultipleOf
+from vllm.v1.attention.backend import AttentionBackend, AttentionType
 
 from strobe_vllm import limits
 from strobe_vllm.implementation import StrobeAttentionImpl
 from strobe_vllm.metadata import StrobeMetadataBuilder
+from strobe_vllm.support import Support
 
 
-class StrobeAttentionBackend(AttentionBackend):
+class StrobeAttentionBackend(Support, AttentionBackend):
     """Exact attention on CPUs and, from compute capability 8.0 on, on GPUs."""
 
     forward_includes_kv_cache_update: bool = False
-    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = list(limits.CACHE_DTYPES)
-
-    @staticmethod
-    def get_name() -> str:
-        """The member of AttentionBackendEnum by which layers know their backend."""
-        return "CUSTOM"
 
     @staticmethod
     def get_impl_cls() -> type[StrobeAttentionImpl]:
@@ -34,18 +26,9 @@ class StrobeAttentionBackend(AttentionBackend):
     def get_builder_cls() -> type[StrobeMetadataBuilder]:
         return StrobeMetadataBuilder
 
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
-        """Any; on a GPU those that TMA reads in place."""
-        return [MultipleOf(1 if current_platform.is_cpu() else 8)]
-
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
         return limits.head_size_reason(head_size, on_gpu=not current_platform.is_cpu()) is None
-
-    @classmethod
-    def supports_compute_capability(cls, capability: DeviceCapability) -> bool:
-        return capability >= DeviceCapability(8, 0)
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
@@ -57,10 +40,6 @@ class StrobeAttentionBackend(AttentionBackend):
 
     @classmethod
     def supports_sliding_window(cls) -> bool:
-        return True
-
-    @classmethod
-    def supports_non_causal(cls) -> bool:
         return True
 
     @classmethod

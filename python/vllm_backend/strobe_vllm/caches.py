@@ -28,7 +28,7 @@ def scale_of(scale: Tensor) -> Tensor:
 def write(
     cache: tuple[Tensor, Tensor], key: Tensor, value: Tensor, slots: Tensor, scales: dict[str, Tensor] | None = None
 ) -> None:
-    """Writes row i of key and value [tokens, heads_kv, head_dim] to slot i: row slot % block_size of block slot //
+    """Writes row i of key and value [tokens, heads_kv, ..] to slot i: row slot % block_size of block slot //
     block_size. Rows of a negative slot are not written, nor are rows behind the last slot.
     """
     key, value = key[: slots.shape[0]], value[: slots.shape[0]]

@@ -11,7 +11,7 @@ from vllm import envs
 from vllm.v1.attention.backend import AttentionImpl, AttentionLayer, AttentionType
 
 from strobe_vllm import caches, shards
-from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason, shards_reason
+from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason, reject_scaled_output, shards_reason
 from strobe_vllm.metadata import StrobeMetadata
 
 _WITHOUT_CACHE = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
@@ -94,8 +94,7 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         behind num_actual_tokens padding; kv_cache is [num_blocks, num_kv_heads, block_size, 2 * head_size], with any
         strides whose last is 1. Without metadata, in profiling runs, output is zeros.
         """
-        if output_scale is not None or output_block_scale is not None:
-            raise NotImplementedError("output_scale is given: outputs of 8 bits or less are not supported")
+        reject_scaled_output(output_scale, output_block_scale)
         if attn_metadata is None:
             return output.fill_(0)
         tokens = attn_metadata.num_actual_tokens

@@ -3,10 +3,15 @@
 
 import torch
 from strobe.integrations import limits
+from torch import Tensor
 
 FLOAT8_CACHES = ("fp8", "fp8_e4m3")
 _CACHES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-CACHE_DTYPES = ("auto", *_CACHES, *FLOAT8_CACHES)
+MLA_CACHE_DTYPES = ("auto", *_CACHES)
+CACHE_DTYPES = (*MLA_CACHE_DTYPES, *FLOAT8_CACHES)
+
+MOST_QUERIES_OVER_SHARDS = 64
+"""Of a request, where ranks share keys: the engines' most under a tree mask."""
 
 head_size_reason = limits.head_size_reason
 
@@ -20,18 +25,55 @@ def cache_dtype_reason(cache_dtype: str | None) -> str | None:
 
 def shards_reason(options: dict[str, bool]) -> str | None:
     """Why a layer's keys cannot be shared among ranks; by name, whether the layer has what needs all of them."""
-    named = [name for name, is_given in options.items() if is_given]
-    if not named:
+    named = _first_given(options)
+    if named is None:
         return None
-    return f"decode context parallelism is on with {named[0]}, which needs all keys in one cache: turn one of them off"
+    return f"decode context parallelism is on with {named}, which needs all keys in one cache: turn one of them off"
 
 
 def combination_reason(
     head_size: int, dtype: torch.dtype, cache_dtype: str | None, *, on_gpu: bool, row_invariant: bool
 ) -> str | None:
     """Why engines serve each of these alone and not all of them together."""
-    stored = _CACHES.get(cache_dtype or "auto")
-    if stored not in (None, dtype):
-        return f"kv_cache_dtype is {cache_dtype} and the model's {dtype}: they must be the same, or the cache fp8"
     is_float8 = cache_dtype in FLOAT8_CACHES
-    return limits.combination_reason(head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant)
+    return _conversion_reason(dtype, cache_dtype, ", or the cache fp8") or limits.combination_reason(
+        head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant
+    )
+
+
+def mla_layer_reason(options: dict[str, bool]) -> str | None:
+    """Why a layer of MLA is not served; by name, whether it has what latent attention or vLLM's chunks lack."""
+    named = _first_given(options)
+    return None if named is None else f"a layer of MLA has {named}, which is not supported"
+
+
+def mla_cache_reason(cache_dtype: str | None) -> str | None:
+    """Why no cache of latents is stored like this. Engines convert rows of their width and of 8 bits before a call, which
+    takes memory as for the longest sequences."""
+    if cache_dtype is None or cache_dtype in MLA_CACHE_DTYPES:
+        return None
+    return f"kv_cache_dtype is {cache_dtype}: with MLA it must be one of {', '.join(MLA_CACHE_DTYPES)}"
+
+
+def mla_combination_reason(dtype: torch.dtype, cache_dtype: str | None, *, on_gpu: bool) -> str | None:
+    """Why latents are served of each of these alone and not of all of them together."""
+    if on_gpu and dtype == torch.float32:
+        return "dtype is torch.float32: with MLA on a GPU it must be torch.float16 or torch.bfloat16"
+    return mla_cache_reason(cache_dtype) or _conversion_reason(dtype, cache_dtype, "")
+
+
+def reject_scaled_output(*scales: Tensor | None) -> None:
+    """NotImplementedError where vLLM wants its output quantised, which no backend here supports."""
+    if any(scale is not None for scale in scales):
+        raise NotImplementedError("output_scale is given: outputs of 8 bits or less are not supported")
+
+
+def _first_given(options: dict[str, bool]) -> str | None:
+    return next((name for name, is_given in options.items() if is_given), None)
+
+
+def _conversion_reason(dtype: torch.dtype, cache_dtype: str | None, otherwise: str) -> str | None:
+    stored = _CACHES.get(cache_dtype or "auto")
+    if stored in (None, dtype):
+        return None
+    return f"kv_cache_dtype is {cache_dtype} and the model's {dtype}: they must be the same{otherwise}"

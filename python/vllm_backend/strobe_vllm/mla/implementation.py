@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention of a layer of MLA: new rows into the cache of latents, and the decodes' attention over them.
+
+vLLM multiplies queries and results by the matrices of the heads. What it calls forward_mha, the attention of prompts over
+keys and values of each head, it hands to a backend of its own: prefill.py.
+"""
+
+from typing import Any
+
+import strobe
+from strobe.torch.context_parallel.decode import shard_options
+from torch import Tensor
+from vllm import envs
+from vllm.model_executor.layers.attention.mla_attention import MLACommonImpl
+from vllm.v1.attention.backend import AttentionLayer, AttentionType
+
+from strobe_vllm import caches
+from strobe_vllm.limits import mla_cache_reason, mla_layer_reason
+from strobe_vllm.mla.metadata import StrobeMLADecodeMetadata, StrobeMLAMetadata
+
+
+class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
+    """NotImplementedError where limits.py has a reason: vLLM's CPU platform does not ask the backend."""
+
+    can_return_lse_for_decode: bool = True
+    supports_dcp: bool = True
+    supports_pcp: bool = False
+    supports_mtp_with_cp_non_trivial_interleave_size: bool = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None,
+        attn_type: str,
+        kv_sharing_target_layer_name: str | None,
+        **dimensions: Any,
+    ) -> None:
+        layer_reason = mla_layer_reason(
+            {
+                "alibi_slopes": alibi_slopes is not None,
+                "sliding_window": sliding_window is not None,
+                "logits_soft_cap": bool(logits_soft_cap),
+                "kv_sharing_target_layer_name": kv_sharing_target_layer_name is not None,
+                "cross-attention": attn_type != AttentionType.DECODER,
+                "qk_rope_head_dim of 0": dimensions["qk_rope_head_dim"] == 0,
+                "VLLM_BATCH_INVARIANT": bool(envs.VLLM_BATCH_INVARIANT),
+            }
+        )
+        reason = layer_reason or mla_cache_reason(kv_cache_dtype)
+        if reason:
+            raise NotImplementedError(reason)
+        super().__init__(
+            num_heads,
+            head_size,
+            scale,
+            num_kv_heads,
+            alibi_slopes,
+            sliding_window,
+            kv_cache_dtype,
+            logits_soft_cap,
+            attn_type,
+            kv_sharing_target_layer_name,
+            **dimensions,
+        )
+        self.supports_quant_query_input = False
+        self._columns = [self.kv_lora_rank, self.qk_rope_head_dim]
+
+    def do_kv_cache_update(
+        self,
+        kv_c_normed: Tensor,
+        k_pe: Tensor,
+        kv_cache: Tensor,
+        slot_mapping: Tensor,
+        kv_cache_dtype: str,
+        k_scale: Tensor,
+    ) -> None:
+        """Writes rows of kv_c_normed [tokens, latent] and k_pe [tokens, 1, rope], side by side, to the slots of kv_cache
+        [num_blocks, block_size, latent + rope]; -1 is no slot."""
+        if kv_cache.numel() == 0:
+            return
+        latents, rotated = kv_cache.unsqueeze(2).split(self._columns, dim=-1)
+        caches.write((latents, rotated), kv_c_normed.unsqueeze(1), k_pe, slot_mapping.flatten())
+
+    def forward_mqa(
+        self,
+        q: Tensor | tuple[Tensor, Tensor],
+        kv_c_and_k_pe_cache: Tensor,
+        attn_metadata: StrobeMLAMetadata,
+        layer: AttentionLayer,
+    ) -> tuple[Tensor, Tensor | None]:
+        """out [tokens, heads, latent] and, where ranks share keys, lse [tokens, heads], of the decodes of a step.
+
+        q are the queries' latent and rotated parts [tokens, heads, ..], or both side by side.
+        """
+        latent, rotated = q if isinstance(q, tuple) else q.split(self._columns, dim=-1)
+        decode = attn_metadata.decode
+        assert decode is not None
+        options = self._visible(latent, decode, causal=attn_metadata.causal)
+        if not self.need_to_return_lse_for_decode:
+            return strobe.mla(latent, rotated, kv_c_and_k_pe_cache, scale=self.scale, **options), None
+        out, lse = strobe.mla(latent, rotated, kv_c_and_k_pe_cache, scale=self.scale, return_lse=True, **options)
+        return out, lse.transpose(0, 1)
+
+    def _visible(self, q: Tensor, decode: StrobeMLADecodeMetadata, *, causal: bool) -> dict[str, Any]:
+        """Which keys each query has, of those that this rank has."""
+        options = {
+            "cu_seqlens_q": decode.query_start_loc,
+            "max_seqlen_q": decode.max_query_len,
+            "page_table": decode.block_table,
+            "seqused_k": decode.seq_lens,
+            "causal": causal,
+        }
+        if decode.shard.world == 1 or decode.max_query_len == 1:
+            return options
+        assert decode.dcp_tot_seq_lens is not None
+        return shard_options(q, decode.dcp_tot_seq_lens, decode.shard, options)
