@@ -10,6 +10,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 if importlib.util.find_spec("vllm") is None:
     import contract
+    import mla_contract
 
     contract.install()
-    collect_ignore = ["test_contract.py", "test_models.py", "test_server.py"]
+    mla_contract.install()
+    collect_ignore = ["test_contract.py", "test_mla_models.py", "test_models.py", "test_server.py"]

@@ -55,11 +55,14 @@ class AttentionLayer:
 
 
 class AttentionImpl(Generic[M]):
+    can_return_lse_for_decode = False
+
     def __new__(cls, *_args: Any, **_options: Any) -> "AttentionImpl[M]":
         """Every implementation knows its place among the ranks that share keys."""
         self = super().__new__(cls)
         group = sys.modules["vllm.distributed.parallel_state"]._DCP
         self.dcp_world_size, self.dcp_rank = (1, 0) if group is None else (group.world_size, group.rank_in_group)
+        self.need_to_return_lse_for_decode = self.dcp_world_size > 1 and self.can_return_lse_for_decode
         return self
 
 

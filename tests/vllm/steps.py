@@ -17,6 +17,18 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 LAYOUTS = {"NHD": ((0, 2, 1, 3), 1), "HND": ((0, 1, 2, 3), 1), "NHD, blocks of all layers": ((0, 2, 1, 3), 3)}
 
 
+def captured(run):
+    """What repeats the call: the call itself on a CPU, a graph on a GPU."""
+    run()
+    if not torch.cuda.is_available():
+        return run
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 @dataclass
 class Layer:
     """What an implementation reads of its layer."""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from steps import LAYOUTS, Server
+from steps import LAYOUTS, Server, captured
 from strobe_vllm import limits
 from strobe_vllm.metadata import StrobeMetadataBuilder
 
@@ -167,18 +167,6 @@ def test_a_captured_step_is_replayed_with_other_batches(place):
             tensor.copy_(getattr(step, name))
         replay()
         step.check(out)
-
-
-def captured(run):
-    """What repeats the call: the call itself on a CPU, a graph on a GPU."""
-    run()
-    if not CUDA:
-        return run
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def test_a_batch_of_uniform_queries_is_captured_as_one():
