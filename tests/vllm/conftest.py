@@ -3,7 +3,10 @@
 
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
@@ -15,3 +18,21 @@ if importlib.util.find_spec("vllm") is None:
     contract.install()
     mla_contract.install()
     collect_ignore = ["test_contract.py", "test_mla_models.py", "test_models.py", "test_server.py"]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """The folder of a model by its name, made once."""
+    from models import make
+
+    folder = tmp_path_factory.mktemp("models")
+    text = HERE.parents[1] / "docs" / "algorithm.md"
+    return cache(lambda name, sharpness=3.0: make(name, folder, text, sharpness))
+
+
+@pytest.fixture(scope="session")
+def own(model):
+    """Runs on vLLM's own backend, once each."""
+    from runs import generate
+
+    return cache(lambda name, sharpness=3.0: generate(model(name, sharpness), "own"))

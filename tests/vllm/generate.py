@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from models import VOCABULARY
 
-ZEROS = "zeros_backend.Backend"
+ZEROS = {"CPU_ATTN": "zeros_backend.Backend", "CPU_MLA": "zeros_backend.MLABackend", "AMX_MLA": "zeros_backend.MLABackend"}
 
 
 @dataclass
@@ -40,6 +40,12 @@ def implementations(model: torch.nn.Module) -> list[str]:
     return sorted(found)
 
 
+def prefills(model: torch.nn.Module) -> list[str]:
+    """The classes that compute the attention of prompts in a model's layers of MLA."""
+    layers = (layer for layer in model.modules() if getattr(layer, "prefill_backend", None) is not None)
+    return sorted({type(layer.prefill_backend).__qualname__ for layer in layers})
+
+
 def sharing(model: torch.nn.Module) -> list[int]:
     """How many ranks share the keys of a model's layers."""
     return sorted({layer.impl.dcp_world_size for layer in model.modules() if hasattr(layer, "impl")})
@@ -50,7 +56,8 @@ def run(settings: Settings) -> dict:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if settings.backend == "zeros":
-        register_backend(AttentionBackendEnum.CPU_ATTN, ZEROS)
+        for name, backend in ZEROS.items():
+            register_backend(AttentionBackendEnum[name], backend)
     llm = LLM(settings.model, **settings.engine)
     sampling = SamplingParams(temperature=0.0, max_tokens=settings.tokens, ignore_eos=True, logprobs=1)
     batch = [{"prompt_token_ids": prompt} for prompt in settings.prompts or prompts()]
@@ -62,6 +69,7 @@ def run(settings: Settings) -> dict:
         turns.append([answer.outputs[0] for answer in answers])
     return {
         "implementations": llm.apply_model(implementations)[0],
+        "prefills": llm.apply_model(prefills)[0],
         "sharing": llm.apply_model(sharing),
         "tokens": [[list(answer.token_ids) for answer in turn] for turn in turns],
         "logprobs": [

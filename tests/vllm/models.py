@@ -56,8 +56,52 @@ CONFIGS = {
 }
 """Grouped heads, norms of q and k, one key head, windows, softcap, windows in half of the layers, sinks, and ALiBi."""
 
+_LATENT = _SHAPE | dict(
+    num_key_value_heads=HEADS,
+    kv_lora_rank=512,  # and 64 rotated columns: of what vLLM's own CPU backend has kernels of
+    qk_rope_head_dim=64,
+    head_dim=64,  # in transformers, of what is rotated
+    n_routed_experts=8,
+    num_experts_per_tok=2,
+    n_shared_experts=1,
+    moe_intermediate_size=128,
+    first_k_dense_replace=1,
+    num_hidden_layers=3,
+)
+MLA_CONFIGS = {
+    "deepseek_v2": lambda: transformers.DeepseekV2Config(
+        **_LATENT,
+        q_lora_rank=None,
+        qk_nope_head_dim=128,
+        v_head_dim=128,
+        n_group=1,
+        topk_group=1,
+        topk_method="greedy",
+    ),
+    "deepseek_v3": lambda: transformers.DeepseekV3Config(
+        **_LATENT,
+        q_lora_rank=64,
+        qk_nope_head_dim=32,
+        v_head_dim=48,
+        n_group=2,
+        topk_group=1,
+        topk_method="noaux_tc",
+        scoring_func="sigmoid",
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": CONTEXT // 4,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+    ),
+}
+"""Latent attention, with queries of their own and compressed ones, and values as wide as keys' first parts and wider; the
+second with a scale that YaRN multiplies."""
+
 SERVED = "wide"
-_CONFIGS = CONFIGS | {SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128})}
+_CONFIGS = CONFIGS | MLA_CONFIGS | {SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128})}
 
 
 def _draw(model: torch.nn.Module, sharpness: float) -> None:

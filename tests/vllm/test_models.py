@@ -4,59 +4,35 @@
 Chunked prefill and prefix caching are on; the second turn of a run finds its prompts in the cache.
 """
 
-from functools import cache
-
 import pytest
-from models import CONFIGS, ONE_KEY_HEAD, make
-from runs import ENGINE, HERE, generate
+from compare import DRAFTS, check_cached, check_first_tokens, check_other, check_same
+from models import CONFIGS, ONE_KEY_HEAD
+from runs import ENGINE, generate
 
 OURS, OWN, BROKEN = "StrobeAttentionImpl", "CPUAttentionBackendImpl", "Implementation"
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-"""From the prompt: several queries of a request in a step."""
 
 
-@pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    text = HERE.parents[1] / "docs" / "algorithm.md"
-    return cache(lambda name, sharpness=3.0: make(name, folder, text, sharpness))
-
-
-@pytest.fixture(scope="session")
-def own(model):
-    """Runs on vLLM's own backend, once each."""
-    return cache(lambda name: generate(model(name), "own"))
-
-
-def check_same(ours, own):
+def check_run(ours, own):
     assert (ours["implementations"], own["implementations"]) == ([OURS], [OWN])
-    assert ours["tokens"] == own["tokens"]
-    assert min(ours["cached"][5:]) > 0  # of the prompts that are longer than a block
-    difference = max(
-        abs(x - y)
-        for turns in zip(ours["logprobs"], own["logprobs"], strict=True)
-        for prompts in zip(*turns, strict=True)
-        for x, y in zip(*prompts, strict=True)
-    )
-    assert difference < 1e-3
-    print(f"log-probabilities within {difference:.1e}")
+    check_cached(ours)
+    check_same(ours, own)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_those_of_the_own_backend(model, own, name):
-    check_same(generate(model(name), "strobe"), own(name))
+    check_run(generate(model(name), "strobe"), own(name))
 
 
 def test_a_broken_backend_gives_other_tokens(model, own):
     broken = generate(model("llama"), "zeros")
     assert broken["implementations"] == [BROKEN]
-    assert not [a for a, b in zip(broken["tokens"][0], own("llama")["tokens"][0], strict=True) if a == b]
+    check_other(broken, own("llama"))
 
 
 @pytest.mark.parametrize("layout", ["LBNHC", "BLHNC", "BLNHC"])
 def test_layouts_of_the_cache(model, own, layout):
     """vLLM's own backend has LBHNC, heads outside rows of a block, alone."""
-    check_same(generate(model("llama"), "strobe", {"VLLM_KV_CACHE_LAYOUT": layout}), own("llama"))
+    check_run(generate(model("llama"), "strobe", {"VLLM_KV_CACHE_LAYOUT": layout}), own("llama"))
 
 
 @pytest.mark.parametrize("block_size", [8, 48])
@@ -72,7 +48,7 @@ def test_speculative_decoding(model, own):
 
 def test_compiled_models(model, own):
     """Attention is an opaque operator of the graph that vLLM compiles."""
-    check_same(generate(model("llama"), "strobe", engine={"enforce_eager": False}), own("llama"))
+    check_run(generate(model("llama"), "strobe", engine={"enforce_eager": False}), own("llama"))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +71,7 @@ def test_ranks_that_share_keys(model, own, name, ranks, engine):
     ours = generate(model(name), "strobe", engine=sharing | engine)
     assert ours["sharing"] == [[2]] * ranks
     assert ours["cached"] == own(name)["cached"]
-    check_same(ours, own(name))
+    check_run(ours, own(name))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +82,5 @@ def test_fewer_bits(model, engine, least, bound):
 
     13 and 12 of 13 were; with vLLM's own backend and an fp8 cache, 10.
     """
-    ours, exact = generate(model("llama", 1.0), "strobe", engine=engine, tokens=1), generate(model("llama", 1.0), "own")
-    turns = [zip(run["tokens"][turn], run["logprobs"][turn], strict=True) for turn in (0, 1) for run in (ours, exact)]
-    for mine, wanted in (turns[:2], turns[2:]):
-        same = [abs(p[0] - q[0]) for (a, p), (b, q) in zip(mine, wanted, strict=True) if a[0] == b[0]]
-        assert len(same) >= least
-        assert max(same) < bound
+    ours, exact = generate(model("llama", 1.0), "strobe", engine=engine, tokens=1), own("llama", 1.0)
+    check_first_tokens(ours, exact, least, bound)
