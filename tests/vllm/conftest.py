@@ -17,7 +17,7 @@ if importlib.util.find_spec("vllm") is None:
 
     contract.install()
     mla_contract.install()
-    collect_ignore = ["test_contract.py", "test_mla_models.py", "test_models.py", "test_server.py"]
+    collect_ignore = ["test_contract.py", "test_mla_models.py", "test_models.py", "test_selection.py", "test_server.py"]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from models import VOCABULARY
 
-ZEROS = {"CPU_ATTN": "zeros_backend.Backend", "CPU_MLA": "zeros_backend.MLABackend", "AMX_MLA": "zeros_backend.MLABackend"}
+ZEROS = {
+    "CPU_ATTN": "zeros_backend.Backend",
+    "CPU_MLA": "zeros_backend.MLABackend",
+    "AMX_MLA": "zeros_backend.MLABackend",
+}
 
 
 @dataclass

@@ -138,7 +138,13 @@ def install() -> None:
     attention = "vllm.model_executor.layers.attention.mla_attention"
     prefill = "vllm.v1.attention.backends.mla.prefill.base"
     made = {
-        attention: (MLACommonDecodeMetadata, MLACommonImpl, MLACommonMetadata, MLACommonMetadataBuilder, QueryLenSupport),
+        attention: (
+            MLACommonDecodeMetadata,
+            MLACommonImpl,
+            MLACommonMetadata,
+            MLACommonMetadataBuilder,
+            QueryLenSupport,
+        ),
         prefill: (MLADimensions, MLAPrefillBackend),
         "vllm.platforms.interface": (DeviceCapability,),
         "vllm.platforms": (),

@@ -68,16 +68,16 @@ _LATENT = _SHAPE | dict(
     first_k_dense_replace=1,
     num_hidden_layers=3,
 )
+_DEEPSEEK_V2 = _LATENT | dict(
+    q_lora_rank=None,
+    qk_nope_head_dim=128,
+    v_head_dim=128,
+    n_group=1,
+    topk_group=1,
+    topk_method="greedy",
+)
 MLA_CONFIGS = {
-    "deepseek_v2": lambda: transformers.DeepseekV2Config(
-        **_LATENT,
-        q_lora_rank=None,
-        qk_nope_head_dim=128,
-        v_head_dim=128,
-        n_group=1,
-        topk_group=1,
-        topk_method="greedy",
-    ),
+    "deepseek_v2": lambda: transformers.DeepseekV2Config(**_DEEPSEEK_V2),
     "deepseek_v3": lambda: transformers.DeepseekV3Config(
         **_LATENT,
         q_lora_rank=64,
@@ -97,11 +97,19 @@ MLA_CONFIGS = {
         },
     ),
 }
-"""Latent attention, with queries of their own and compressed ones, and values as wide as keys' first parts and wider; the
-second with a scale that YaRN multiplies."""
+"""Latent attention, with queries of their own and compressed ones, and values as wide as keys' first parts and wider;
+the second with a scale that YaRN multiplies."""
 
+WITHOUT_EXPERTS = "deepseek_v2_without_experts"
 SERVED = "wide"
-_CONFIGS = CONFIGS | MLA_CONFIGS | {SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128})}
+_CONFIGS = (
+    CONFIGS
+    | MLA_CONFIGS
+    | {
+        WITHOUT_EXPERTS: lambda: transformers.DeepseekV2Config(**_DEEPSEEK_V2 | {"first_k_dense_replace": 3}),
+        SERVED: lambda: transformers.LlamaConfig(**_SHAPE | {"hidden_size": 1024, "head_dim": 128}),
+    }
+)
 
 
 def _draw(model: torch.nn.Module, sharpness: float) -> None:

@@ -77,7 +77,7 @@ def test_ranks_that_share_keys(model, own, name, ranks, engine):
 @pytest.mark.parametrize(
     ("engine", "least", "bound"), [({"dtype": "bfloat16"}, 13, 0.05), ({"kv_cache_dtype": "fp8"}, 10, 0.25)]
 )
-def test_fewer_bits(model, engine, least, bound):
+def test_fewer_bits(model, own, engine, least, bound):
     """The first tokens of a model that amplifies rounding little are those of float32, but for near ties.
 
     13 and 12 of 13 were; with vLLM's own backend and an fp8 cache, 10.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strobe as attention backend of vLLM, which finds this package by its entry point and calls ``register``.
 
-On a GPU it is chosen by ``--attention-backend CUSTOM``, and for the prompts of MLA models by ``mla_prefill_backend`` of
-``--attention-config``. On a CPU vLLM takes backends of its own whatever is chosen, so Strobe's take their places, unless
-vLLM's variable VLLM_PLUGINS leaves the plug-in out.
+On a GPU it is chosen by ``--attention-backend CUSTOM``, and for the prompts of MLA models by ``mla_prefill_backend``
+of ``--attention-config``. On a CPU vLLM takes backends of its own whatever is chosen, so Strobe's take their places,
+unless vLLM's variable VLLM_PLUGINS leaves the plug-in out.
 """
 
 CHOSEN = "strobe_vllm.choice.Backend"
@@ -22,7 +22,7 @@ def register() -> None:
 
 
 def _register_mla() -> None:
-    """Nothing where vLLM is older than 0.32, whose layers of MLA are others."""
+    """Nothing where vLLM has no registry of backends for prompts."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     try:

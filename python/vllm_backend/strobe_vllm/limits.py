@@ -48,8 +48,11 @@ def mla_layer_reason(options: dict[str, bool]) -> str | None:
 
 
 def mla_cache_reason(cache_dtype: str | None) -> str | None:
-    """Why no cache of latents is stored like this. Engines convert rows of their width and of 8 bits before a call, which
-    takes memory as for the longest sequences."""
+    """Why no cache of latents is stored like this.
+
+    GPUs convert rows of this width and of 8 bits before a call, which takes memory as for the longest sequences, and on
+    CPUs vLLM gathers contexts of rows in the model's dtype alone.
+    """
     if cache_dtype is None or cache_dtype in MLA_CACHE_DTYPES:
         return None
     return f"kv_cache_dtype is {cache_dtype}: with MLA it must be one of {', '.join(MLA_CACHE_DTYPES)}"

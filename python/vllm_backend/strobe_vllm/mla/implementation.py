@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention of a layer of MLA: new rows into the cache of latents, and the decodes' attention over them.
 
-vLLM multiplies queries and results by the matrices of the heads. What it calls forward_mha, the attention of prompts over
-keys and values of each head, it hands to a backend of its own: prefill.py.
+vLLM multiplies queries and results by the matrices of the heads. What it calls forward_mha, the attention of prompts
+over keys and values of each head, it hands to a backend of its own: prefill.py.
 """
 
 from typing import Any
@@ -80,8 +80,10 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
         kv_cache_dtype: str,
         k_scale: Tensor,
     ) -> None:
-        """Writes rows of kv_c_normed [tokens, latent] and k_pe [tokens, 1, rope], side by side, to the slots of kv_cache
-        [num_blocks, block_size, latent + rope]; -1 is no slot."""
+        """Writes rows of kv_c_normed [tokens, latent] and k_pe [tokens, 1, rope], side by side, to slots of a cache.
+
+        kv_cache is [num_blocks, block_size, latent + rope]; -1 is no slot.
+        """
         if kv_cache.numel() == 0:
             return
         latents, rotated = kv_cache.unsqueeze(2).split(self._columns, dim=-1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step's decodes have in common. vLLM splits a step into decodes and prompts, and has the metadata of prompts."""
+"""What a step's decodes have in common. vLLM splits steps into decodes and prompts, and has the metadata of prompts."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
