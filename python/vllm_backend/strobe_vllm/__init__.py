@@ -22,12 +22,12 @@ def register() -> None:
 
 
 def _register_mla() -> None:
-    """Nothing where vLLM has no registry of backends for prompts."""
+    """Nothing where vLLM is older than 0.31, whose builders are given less: its own backends stay."""
+    from vllm.v1.attention import backend
+    from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum, register_mla_prefill_backend
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    try:
-        from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum, register_mla_prefill_backend
-    except ImportError:
+    if not hasattr(backend, "max_decode_query_len"):
         return
     for name in ("CPU_MLA", "AMX_MLA"):
         register_backend(AttentionBackendEnum[name], MLA_BACKEND)
