@@ -11,7 +11,11 @@ from vllm.config import set_current_vllm_config
 from vllm.platforms import current_platform
 from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
-from vllm.v1.attention.backends.mla.prefill.selector import MLADimensions, MLAPrefillSelectorConfig
+from vllm.v1.attention.backends.mla.prefill.selector import (
+    MLADimensions,
+    MLAPrefillSelectorConfig,
+    get_mla_prefill_backend,
+)
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 
@@ -87,7 +91,7 @@ def test_prompts_of_mla():
     config = MLAPrefillSelectorConfig(torch.bfloat16, DEEPSEEK)
     backend = MLAPrefillBackendEnum.CUSTOM.get_class()
     assert f"{backend.__module__}.{backend.__qualname__}" == strobe_vllm.MLA_PREFILL
-    assert current_platform.get_mla_prefill_backend_cls(config) is backend
+    assert get_mla_prefill_backend(None) is backend  # the one of a CPU
     assert backend.validate_configuration(HOPPER, config) == []
     wide = MLADimensions(qk_nope_head_dim=512, qk_rope_head_dim=64, v_head_dim=128)
     assert backend.validate_configuration(HOPPER, config._replace(mla_dimensions=wide))
