@@ -50,8 +50,8 @@ def mla_layer_reason(options: dict[str, bool]) -> str | None:
 def mla_cache_reason(cache_dtype: str | None) -> str | None:
     """Why no cache of latents is stored like this.
 
-    GPUs convert rows of this width and of 8 bits before a call, which takes memory as for the longest sequences, and on
-    CPUs vLLM gathers contexts of rows in the model's dtype alone.
+    GPUs convert rows of this width and of 8 bits before a call, which takes memory as for the longest sequences, but
+    for few query rows on Hopper. On CPUs vLLM gathers contexts of rows in the model's dtype alone.
     """
     if cache_dtype is None or cache_dtype in MLA_CACHE_DTYPES:
         return None
