@@ -276,3 +276,20 @@ def draft_trees(requests, drafts, seed):
                 mask[token] = mask[draw.randrange(token)]
             mask[token, token] = True
     return masks
+
+
+def check_the_same_bits_alone(server, step):
+    """A request has the same bits alone and in a batch, and its last query as it would have as a decode."""
+    whole = step.run()
+    step.check(whole)
+    start, (q, slots, lengths, indices) = 0, (step.q, step.slots, step.lengths, step.indices)
+    for request, (context, new) in enumerate(lengths):
+        for first in {0, new - 1}:
+            rows = slice(start + first, start + new)
+            step.q, step.slots, step.indices = q[rows], slots[rows], indices[request : request + 1]
+            step.lengths = [(context + first, new - first)]
+            batch = step.batch()
+            server.backend.init_forward_metadata(batch)
+            alone = server.backend.forward_extend(step.q, None, None, server.attention, batch)
+            assert torch.equal(alone, whole[rows])
+        start += new

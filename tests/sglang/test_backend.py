@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import strobe_sglang
 import torch
-from pools import DECODES, FULL_LAYER, MIXED, REPLAYS, WINDOW_LAYER, Server, draft_trees
+from pools import (
+    DECODES,
+    FULL_LAYER,
+    MIXED,
+    REPLAYS,
+    WINDOW_LAYER,
+    Server,
+    check_the_same_bits_alone,
+    draft_trees,
+)
 from sglang.srt.arg_groups import choices
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
@@ -200,20 +209,7 @@ def test_captures_may_be_larger_than_batches():
 def test_deterministic_inference():
     """A request has the same bits alone and in a batch, and its last query as it would have as a decode."""
     server = Server(config={"enable_deterministic_inference": True})
-    step = server.step(MIXED, "mixed")
-    whole = step.run()
-    step.check(whole)
-    start, (q, slots, lengths, indices) = 0, (step.q, step.slots, step.lengths, step.indices)
-    for request, (context, new) in enumerate(lengths):
-        for first in {0, new - 1}:
-            rows = slice(start + first, start + new)
-            step.q, step.slots, step.indices = q[rows], slots[rows], indices[request : request + 1]
-            step.lengths = [(context + first, new - first)]
-            batch = step.batch()
-            server.backend.init_forward_metadata(batch)
-            alone = server.backend.forward_extend(step.q, None, None, server.attention, batch)
-            assert torch.equal(alone, whole[rows])
-        start += new
+    check_the_same_bits_alone(server, server.step(MIXED, "mixed"))
 
 
 def test_lse():

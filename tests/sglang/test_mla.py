@@ -9,7 +9,7 @@ import pytest
 import strobe_sglang
 import torch
 from latent import LatentServer, Prompts
-from pools import DECODES, MIXED, REPLAYS, draft_trees
+from pools import DECODES, MIXED, REPLAYS, check_the_same_bits_alone, draft_trees
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool
 from sglang.srt.runtime_context import get_context
@@ -127,20 +127,7 @@ def test_captured_steps_read_what_the_next_batch_puts_there(mode):
 def test_deterministic_inference(dtype):
     """A request has the same bits alone and in a batch, and its last query as it would have as a decode."""
     server = LatentServer(dtype=dtype, config={"enable_deterministic_inference": True})
-    step = server.step(MIXED, "mixed")
-    whole = step.run()
-    step.check(whole)
-    start, (q, slots, lengths, indices) = 0, (step.q, step.slots, step.lengths, step.indices)
-    for request, (context, new) in enumerate(lengths):
-        for first in {0, new - 1}:
-            rows = slice(start + first, start + new)
-            step.q, step.slots, step.indices = q[rows], slots[rows], indices[request : request + 1]
-            step.lengths = [(context + first, new - first)]
-            batch = step.batch()
-            server.backend.init_forward_metadata(batch)
-            alone = server.backend.forward_extend(step.q, None, None, server.attention, batch)
-            assert torch.equal(alone, whole[rows])
-        start += new
+    check_the_same_bits_alone(server, server.step(MIXED, "mixed"))
 
 
 def test_lse():

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random steps of a server of a model with MLA, as vLLM hands them to a backend, and their results in float64."""
 
-import random
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import reference
 import torch
+from buffers import Buffers
 from strobe_vllm.mla.implementation import StrobeMLAImpl
 from strobe_vllm.mla.metadata import StrobeMLAMetadataBuilder
 from strobe_vllm.mla.prefill import StrobeMLAPrefill
@@ -90,7 +90,7 @@ def implementation(heads: int, projection: Projection | None = None, **options) 
 
 
 @dataclass
-class Server:
+class Server(Buffers):
     """A layer with its cache, and the buffers of a step that vLLM keeps."""
 
     device: str = "cpu"
@@ -106,8 +106,7 @@ class Server:
     seed: int = 0
 
     def __post_init__(self):
-        torch.manual_seed(self.seed)
-        self.random = random.Random(self.seed)
+        self.make_buffers()
         self.projection = Projection(self.heads, self.dtype, self.device)
         self.prefill = StrobeMLAPrefill(
             num_heads=self.heads,
@@ -125,11 +124,6 @@ class Server:
             self.builder = StrobeMLAMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
         with torch.device(self.device):
             self.layer = SimpleNamespace(_k_scale=torch.tensor(1.0))
-            self.query_start_loc = torch.zeros(self.max_requests + 1, dtype=torch.int32)
-            self.seq_lens = torch.zeros(self.max_requests, dtype=torch.int32)
-            self.block_table = torch.zeros(self.max_requests, self.max_blocks, dtype=torch.int32)
-            self.slots = torch.full((self.max_tokens,), -1, dtype=torch.int64)
-        self.num_blocks = self.max_requests * self.max_blocks
         self.cache = self.empty_cache()
 
     def empty_cache(self) -> torch.Tensor:
@@ -153,48 +147,25 @@ class Step:
 
     def __init__(self, server: Server, lengths, causal, tokens):
         self.server, self.lengths, self.causal, self.tokens = server, lengths, causal, tokens
-        blocks = list(range(server.num_blocks))
-        server.random.shuffle(blocks)
-        server.block_table.fill_(-1 if server.device == "cpu" else 0)
-        server.slots.fill_(-1)
+        blocks = server.shuffled_blocks()
         self.q = server.draw(tokens, server.heads, NOPE + ROPE)
         self.q_latent, self.q_rope = (server.draw(tokens, server.heads, columns) for columns in (LATENT, ROPE))
         self.latents, self.rotated = server.draw(tokens, LATENT), server.draw(tokens, ROPE)
         self.rows = []  # of each request, latent and rotated parts, context and new
-        start, starts = 0, [0]
+        start = 0
         for index, (context, new) in enumerate(lengths):
             own = [blocks.pop() for _ in range(-(-(context + new) // server.block_size))]
-            server.block_table[index, : len(own)] = torch.tensor(own, dtype=torch.int32)
-            places = torch.tensor(own).repeat_interleave(server.block_size) * server.block_size
-            places = (places + torch.arange(len(places)) % server.block_size).to(server.device)
+            places = server.give_blocks(index, own)
             old = server.draw(context, LATENT), server.draw(context, ROPE)
             server.write(server.cache, *old, places[:context])
             server.slots[start : start + new] = places[context : context + new]
             mine = slice(start, start + new)
             self.rows.append([torch.cat([o, x[mine]]) for o, x in zip(old, (self.latents, self.rotated), strict=True)])
             start += new
-            starts.append(start)
-        server.query_start_loc.fill_(start)
-        server.query_start_loc[: len(starts)] = torch.tensor(starts, dtype=torch.int32)
-        server.seq_lens.fill_(0)
-        server.seq_lens[: len(lengths)] = torch.tensor([sum(pair) for pair in lengths], dtype=torch.int32)
+        server.set_lengths(lengths)
 
     def common(self, requests: int | None = None, longest: int | None = None) -> CommonAttentionMetadata:
-        server = self.server
-        count = len(self.lengths) if requests is None else requests
-        return CommonAttentionMetadata(
-            query_start_loc=server.query_start_loc[: count + 1],
-            query_start_loc_cpu=server.query_start_loc[: count + 1].cpu(),
-            seq_lens=server.seq_lens[:count],
-            num_reqs=count,
-            num_actual_tokens=self.tokens,
-            max_query_len=max(new for _, new in self.lengths) if longest is None else longest,
-            max_seq_len=max(sum(pair) for pair in self.lengths),
-            block_table_tensor=server.block_table[:count],
-            slot_mapping=server.slots[: self.tokens],
-            causal=self.causal,
-            seq_lens_cpu_upper_bound=server.seq_lens[:count].cpu(),
-        )
+        return self.server.common(self, requests, longest)
 
     def forward(self, metadata) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's part of a step, as vLLM calls it: of decodes before their heads' matrices, and of prompts."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random steps of a server, as vLLM hands them to a backend, and their results in float64."""
 
-import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
 import reference
 import torch
+from buffers import Buffers
 from strobe_vllm.implementation import StrobeAttentionImpl
 from strobe_vllm.metadata import StrobeMetadataBuilder
 from vllm.config import CUDAGraphMode
@@ -38,7 +38,7 @@ class Layer:
 
 
 @dataclass
-class Server:
+class Server(Buffers):
     """A layer with its cache, the buffers of a step that vLLM keeps, and what is in the cache, in float64."""
 
     device: str = "cpu"
@@ -58,8 +58,7 @@ class Server:
     is_checked: bool = True  # keys and values are kept for the reference
 
     def __post_init__(self):
-        torch.manual_seed(self.seed)
-        self.random = random.Random(self.seed)
+        self.make_buffers()
         arguments = dict(self.options)
         if self.scales:
             arguments["kv_cache_dtype"] = "fp8"
@@ -72,10 +71,6 @@ class Server:
             self.impl.process_weights_after_loading(self.dtype)
             scale = torch.tensor(self.scales or 1.0)
             self.layer = Layer(scale, scale * 0.5)
-            self.query_start_loc = torch.zeros(self.max_requests + 1, dtype=torch.int32)
-            self.seq_lens = torch.zeros(self.max_requests, dtype=torch.int32)
-            self.block_table = torch.zeros(self.max_requests, self.max_blocks, dtype=torch.int32)
-            self.slots = torch.full((self.max_tokens,), -1, dtype=torch.int64)
         spec = SimpleNamespace(block_size=self.block_size)
         config = SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=self.mode))
         self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
@@ -83,7 +78,6 @@ class Server:
 
     def _make_cache(self):
         """NaN where nothing was written; what is stored in 8 bits starts as its NaN."""
-        self.num_blocks = self.max_requests * self.max_blocks
         logical = (self.num_blocks, self.heads_kv, self.block_size, 2 * self.head_size)
         order, layers = LAYOUTS[self.layout]
         physical = [logical[axis] for axis in order]
@@ -119,23 +113,17 @@ class Step:
         self.spans = None
         self.optimism = 0  # by which the host overestimates lengths
         self.tokens = tokens
-        total = sum(new for _, new in lengths)
-        blocks = list(range(server.num_blocks))
-        server.random.shuffle(blocks)
+        blocks = server.shuffled_blocks()
         same = [blocks.pop() for _ in range(shared // server.block_size)]
-        server.block_table.fill_(-1 if server.device == "cpu" else 0)
-        server.slots.fill_(-1)
         self.keys, self.values = [], []
         prefix = tuple(server.draw(shared, server.heads_kv, server.head_size) for _ in "kv")
         self.q = server.draw(tokens, server.heads, server.head_size)
         self.k, self.v = (server.draw(tokens, server.heads_kv, server.head_size) for _ in "kv")
-        start, starts = 0, [0]
+        start = 0
         for index, (context, new) in enumerate(lengths):
             need = -(-(context + new) // server.block_size)
             own = same + [blocks.pop() for _ in range(need - len(same))]
-            server.block_table[index, :need] = torch.tensor(own, dtype=torch.int32)
-            places = torch.tensor(own).repeat_interleave(server.block_size) * server.block_size
-            places = (places + torch.arange(len(places)) % server.block_size).to(server.device)
+            places = server.give_blocks(index, own)
             old = [torch.cat([p, server.draw(context - shared, server.heads_kv, server.head_size)]) for p in prefix]
             server.impl.do_kv_cache_update(server.layer, *old, server.cache, places[:context])
             server.slots[start : start + new] = places[context : context + new]
@@ -147,11 +135,7 @@ class Step:
                 if server.is_checked:
                     whole.append(server.stored(torch.cat([x, mine[rows]]), scale))
             start += new
-            starts.append(start)
-        server.query_start_loc.fill_(total)
-        server.query_start_loc[: len(starts)] = torch.tensor(starts, dtype=torch.int32)
-        server.seq_lens.fill_(0)
-        server.seq_lens[: len(lengths)] = torch.tensor([sum(pair) for pair in lengths], dtype=torch.int32)
+        server.set_lengths(lengths)
         if isinstance(causal, list):
             self.causal = torch.tensor(causal, dtype=torch.int32, device=server.device)
 
@@ -161,22 +145,9 @@ class Step:
         return self
 
     def common(self, requests: int | None = None, longest: int | None = None) -> CommonAttentionMetadata:
-        server = self.server
-        count = len(self.lengths) if requests is None else requests
-        return CommonAttentionMetadata(
-            query_start_loc=server.query_start_loc[: count + 1],
-            query_start_loc_cpu=server.query_start_loc[: count + 1].cpu(),
-            seq_lens=server.seq_lens[:count],
-            num_reqs=count,
-            num_actual_tokens=self.tokens,
-            max_query_len=max(new for _, new in self.lengths) if longest is None else longest,
-            max_seq_len=max(sum(pair) for pair in self.lengths),
-            block_table_tensor=server.block_table[:count],
-            slot_mapping=server.slots[: self.tokens],
-            causal=self.causal,
-            seq_lens_cpu_upper_bound=server.seq_lens[:count].cpu() + self.optimism,
-            mm_req_doc_ranges=self.spans,
-        )
+        common = self.server.common(self, requests, longest, mm_req_doc_ranges=self.spans)
+        common.seq_lens_cpu_upper_bound = common.seq_lens_cpu_upper_bound + self.optimism  # a tensor of its own
+        return common
 
     def forward(self, metadata, out: torch.Tensor | None = None) -> torch.Tensor:
         """The layer's part of a step, as vLLM calls it."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from buffers import check_nothing_waits
 from steps import LAYOUTS, Server, captured
 from strobe_vllm import limits
 from strobe_vllm.metadata import StrobeMetadataBuilder
@@ -185,15 +186,7 @@ def test_nothing_waits_for_the_device():
     if not CUDA:
         pytest.skip("needs a GPU")
     server = Server(device="cuda", dtype=torch.bfloat16)
-    step = server.step(MIXED)
-    common = step.common()
-    step.forward(server.builder.build(0, common))
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step.forward(server.builder.build(0, common))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    check_nothing_waits(server, server.step(MIXED))
 
 
 def test_batch_invariance(place, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 import reference
 import strobe
 import torch
+from buffers import check_nothing_waits
 from mla_steps import SCALE, Server, implementation
 from steps import captured
 from strobe.torch import Shard
@@ -198,15 +199,7 @@ def test_nothing_waits_for_the_device():
     if not CUDA:
         pytest.skip("needs a GPU")
     server = Server(device="cuda", dtype=torch.bfloat16)
-    step = server.step(DECODES)
-    common = step.common()
-    step.forward(server.builder.build(0, common))
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step.forward(server.builder.build(0, common))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    check_nothing_waits(server, server.step(DECODES))
 
 
 def test_profiling_runs_have_no_cache():
