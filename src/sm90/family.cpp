@@ -3,6 +3,7 @@
 
 #include "gpu/auxiliary/after_cache_conversion.h"
 #include "gpu/call/override.h"
+#include "gpu/call/shared_or_any.h"
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/config.h"
 #include "sm90/backward.h"
@@ -26,6 +27,10 @@ AttentionProblem kernels_problem(const AttentionProblem& problem) {
   return converts_ahead(problem) ? gpu::with_converted_cache(problem) : problem;
 }
 
+engine::PlannedCallResult plan_converted(const gpu::Request& request) {
+  return gpu::plan_after_conversion(request, sm90::plan_forward);
+}
+
 class Sm90 final : public gpu::Family {
  public:
   std::string_view name() const override { return "sm90"; }
@@ -47,8 +52,13 @@ class Sm90 final : public gpu::Family {
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    if (!converts_ahead(request.problem)) return sm90::plan_forward(request);
-    return sm90::plan_cache_rows(request, gpu::plan_after_conversion(request, sm90::plan_forward));
+    const bool converts = converts_ahead(request.problem);
+    const auto rows = gpu::is_overridden<forward::Config>()
+                          ? std::nullopt
+                          : cache_rows_config(request.problem, request.shape, request.choice.choice);
+    if (!rows.has_value()) return converts ? plan_converted(request) : sm90::plan_forward(request);
+    const engine::PlannedCallResult in_place = plan_cache_rows(request, *rows);
+    return converts ? gpu::rows_or_converted(in_place, plan_converted(request)) : gpu::rows_alone(in_place);
   }
 
   Status takes_rows(const AttentionProblem& problem, const gpu::DeviceShape& shape,

@@ -204,9 +204,7 @@ engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat
   return plan_variant(request, *config, format);
 }
 
-engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const engine::PlannedCallResult& converted) {
-  const auto config = cache_rows_config(request.problem, request.shape, request.choice.choice);
-  if (!config.has_value()) return converted;
+engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const forward::Config& config) {
   const AttentionProblem problem = with_rows_of_cache(request.problem);
   const gpu::Request of_rows{.problem = problem,
                              .device = request.device,
@@ -214,8 +212,8 @@ engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const eng
                              .family = request.family,
                              .choice = request.choice,
                              .reason = request.reason};
-  const RowFormat rows = gpu::rows_of_cache(request.problem.stored.dtype, static_cast<std::int32_t>(problem.head_dim));
-  return gpu::rows_or_converted(plan_variant(of_rows, *config, rows), converted);
+  const DType stored = request.problem.stored.dtype;
+  return plan_variant(of_rows, config, gpu::rows_of_cache(stored, static_cast<std::int32_t>(problem.head_dim)));
 }
 
 }  // namespace strobe::sm90

@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "gpu/call/request.h"
+#include "kernels/sm90/forward/config.h"
 
 namespace strobe::sm90 {
 
@@ -13,8 +14,7 @@ engine::PlannedCallResult plan_forward(const gpu::Request& request);
 /// The same of the variant that rows_config() has.
 engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat& format);
 
-/// The variant that cache_rows_config() has where the call's V is K's first columns, else `converted`, of a cache that
-/// was converted to 16 bits.
-engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const engine::PlannedCallResult& converted);
+/// The variant that cache_rows_config() has, for calls whose V is K's first columns.
+engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const forward::Config& config);
 
 }  // namespace strobe::sm90

@@ -29,17 +29,17 @@ void list_backward(const AttentionProblem& problem, const DeviceShape& shape, co
 
 Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, const gpu::Choice& choice,
                      gpu::PackList& list) {
+  const auto rows = cache_rows_config(given, shape, choice);
+  if (rows.has_value()) list_forward(with_rows_of_cache(given), shape, *rows, choice, list);
   const AttentionProblem problem = gpu::with_converted_cache(given);
   const Result<forward::Config> config = forward_config(problem, shape, choice);
-  if (!config.ok()) return config.status();
+  if (!config.ok()) return rows.has_value() ? Status() : config.status();
   if (!always_shares_values(problem, *config)) list_forward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, shape, *config);
   if (aligned.has_value()) list_forward(problem, shape, *aligned, choice, list);
   const auto shared = shared_values_config(problem, *config);
   if (shared.has_value()) list_forward(problem, shape, *shared, choice, list);
   gpu::list_cache_conversion(given, gpu::kSm90a, list);
-  const auto rows = cache_rows_config(given, shape, choice);
-  if (rows.has_value()) list_forward(with_rows_of_cache(given), shape, *rows, choice, list);
   return {};
 }
 

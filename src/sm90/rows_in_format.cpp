@@ -20,8 +20,9 @@ using gpu::has_wide_heads, gpu::unsupported;
 /// What registers do not hold a panel of, beside all else that producers have.
 bool is_wide_part(const RowPart& part) { return part.element == RowElement::float32; }
 
+/// With at most so many tiles of query rows that read each row.
 Result<forward::Config> config_of(const AttentionProblem& problem, const gpu::DeviceShape& shape,
-                                  const StoredFormat& format, const gpu::Choice& choice) {
+                                  const StoredFormat& format, const gpu::Choice& choice, std::int64_t most_tiles) {
   if (problem.softcap != 0.0F) {
     return unsupported("softcap is given: the sm90 kernels convert rows where they lie without it");
   }
@@ -29,7 +30,7 @@ Result<forward::Config> config_of(const AttentionProblem& problem, const gpu::De
   if (!tiles.ok()) return tiles.status();
   // Each tile converts the rows anew. log: wide-rows-in-format
   const std::int64_t tiles_of_rows = m_tiles_of(problem, *tiles) * (problem.heads_q / tiles->packed_heads);
-  if (tiles_of_rows > 1) {
+  if (tiles_of_rows > most_tiles) {
     return unsupported("{} tiles of query rows read each row: the sm90 kernels convert it where it lies for one",
                        tiles_of_rows);
   }
@@ -54,17 +55,18 @@ Result<forward::Config> rows_config(const AttentionProblem& problem, const gpu::
   if (std::ranges::any_of(parts_of(format), is_wide_part)) {
     return unsupported("rows have float32 elements: the sm90 kernels convert those of up to 16 bits where they lie");
   }
-  return config_of(problem, shape, gpu::stored_format(format), choice);
+  return config_of(problem, shape, gpu::stored_format(format), choice, 1);
 }
 
 std::optional<forward::Config> cache_rows_config(const AttentionProblem& problem, const gpu::DeviceShape& shape,
                                                  const gpu::Choice& choice) {
-  const bool has_rows =
-      has_wide_heads(problem) && gpu::converts_cache(problem) && problem.page_size != 0 && !problem.has_leftpad_k;
-  if (!has_rows) return std::nullopt;
+  const bool is_too_large = gpu::is_too_large_to_convert(problem);
+  const bool has_rows = has_wide_heads(problem) && (is_too_large || gpu::converts_cache(problem));
+  if (!has_rows || problem.page_size == 0 || problem.has_leftpad_k) return std::nullopt;
   const RowFormat format = gpu::rows_of_cache(problem.stored.dtype, static_cast<std::int32_t>(problem.head_dim));
   const Result<forward::Config> config =
-      config_of(with_rows_of_cache(problem), shape, gpu::with_scales_apart(gpu::stored_format(format)), choice);
+      config_of(with_rows_of_cache(problem), shape, gpu::with_scales_apart(gpu::stored_format(format)), choice,
+                is_too_large ? gpu::kMaxInt : 1);
   return config.ok() ? std::optional(*config) : std::nullopt;
 }
 

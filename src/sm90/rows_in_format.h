@@ -23,7 +23,7 @@ Result<forward::Config> rows_config(const AttentionProblem& problem, const gpu::
                                     const RowFormat& format, const gpu::Choice& choice = {});
 
 /// The variant for latent rows of a cache in 8 bits, in pages of any size, whose V is K's first columns with the same
-/// scales: if there is one, and one tile has all query rows that read them.
+/// scales: if there is one, and one tile has all query rows that read them or the cache is too large to be converted.
 std::optional<forward::Config> cache_rows_config(const AttentionProblem& problem, const gpu::DeviceShape& shape,
                                                  const gpu::Choice& choice = {});
 

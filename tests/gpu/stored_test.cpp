@@ -3,10 +3,12 @@
 // keys and used lengths, few queries and many. seeds.h says how seeds are chosen.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <iostream>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "attention/cache_copy.h"
 #include "attention/random.h"
@@ -171,6 +173,52 @@ TEST_P(GpuStored, LatentPagesMatchReference) {
     if (!matches_reference(with_values_in_keys(pages.arguments(), c), c, seed, true)) return;
   }
   std::cout << seeds.size() << " configurations\n";
+}
+
+/// Table of pages for so many keys that no copy in 16 bits is made, of which sequences use as many as before.
+class LargeTable {
+ public:
+  static constexpr std::int64_t kPages = 65536;
+
+  explicit LargeTable(const ForwardArguments& from) : arguments_(from) {
+    const ConstTensorView& table = from.page_table;
+    numbers_.assign(static_cast<std::size_t>(table.shape[0] * kPages), -1);
+    for (std::int64_t b = 0; b < table.shape[0]; ++b) {
+      for (std::int64_t page = 0; page < table.shape[1]; ++page) {
+        numbers_[static_cast<std::size_t>(b * kPages + page)] =
+            static_cast<const std::int32_t*>(table.data)[b * table.strides[0] + page * table.strides[1]];
+      }
+    }
+    arguments_.page_table = tensor(numbers_.data(), {table.shape[0], kPages});
+  }
+
+  const ForwardArguments& arguments() const { return arguments_; }
+
+ private:
+  ForwardArguments arguments_;
+  std::vector<std::int32_t> numbers_;
+};
+
+// Of caches that are too large to be converted, whatever the query rows.
+TEST_P(GpuStored, LatentRowsOfALargeCacheStay) {
+  StoredCase c = latent_stored_case(1);
+  c.heads_q = 128;
+  c.seqlen_q = 2;
+  c.used = false;
+  c.k_rows = c.v_rows = c.seqlen_k;
+  c.options = {};
+  c.fill(1);
+  Random random(3);
+  const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random, 64);
+  ASSERT_FALSE(pages.arguments().sequences.leftpad_k.given());  // another seed would do
+  const LargeTable table(with_values_in_keys(pages.arguments(), c));
+  if (GetParam() == Family::sm90) {
+    EXPECT_TRUE(matches_reference(table.arguments(), c, 1, true));
+  }
+  DeviceCache apart(table.arguments(), device());
+  const Result<Plan> plan = make_plan(apart.arguments(), c.options, tested_execution());
+  const Status status = plan.ok() ? plan->run(apart.arguments(), {.stream = stream().get()}) : plan.status();
+  EXPECT_EQ(status.code(), StatusCode::unsupported) << status.message();
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu/plan/supported.h"
+
 namespace strobe::gpu {
 namespace {
 
@@ -81,6 +83,29 @@ bool rows_may_stay(const ForwardArguments& arguments) {
   return latent_rows_are_stored(arguments) && has_whole_pieces(arguments.k);
 }
 
+class RowsAlone final : public engine::PlannedCall {
+ public:
+  explicit RowsAlone(std::shared_ptr<const engine::PlannedCall> rows) : rows_(std::move(rows)) {}
+
+  std::size_t workspace_bytes() const override { return rows_->workspace_bytes(); }
+  DType probability_dtype() const override { return rows_->probability_dtype(); }
+  std::string_view kernels() const override { return rows_->kernels(); }
+  std::string explain() const override { return rows_->explain(); }
+
+  using PlannedCall::run;
+  Status run(const ForwardArguments& arguments, const Execution& execution) const override {
+    if (rows_may_stay(arguments)) return rows_->run(arguments, execution);
+    return unsupported(
+        "k and v are {} and too large to be converted first: the gpu engine takes v as a view of k, with k's scales "
+        "and "
+        "rows at multiples of 8 bytes; the cpu engine takes any",
+        name_of(arguments.k.dtype));
+  }
+
+ private:
+  std::shared_ptr<const engine::PlannedCall> rows_;
+};
+
 }  // namespace
 
 bool values_are_keys(const ForwardArguments& arguments) {
@@ -103,6 +128,10 @@ bool latent_rows_are_stored(const ForwardArguments& arguments) {
 
 engine::PlannedCallResult shared_or_any(const engine::PlannedCallResult& shared, const engine::PlannedCallResult& any) {
   return one_of_two(shared, any, {"where v is a view of k, or with qv both are within 64 GiB", may_share});
+}
+
+engine::PlannedCallResult rows_alone(const engine::PlannedCallResult& rows) {
+  return rows.ok() ? engine::make_planned<RowsAlone>(*rows) : rows;
 }
 
 engine::PlannedCallResult rows_or_converted(const engine::PlannedCallResult& rows,

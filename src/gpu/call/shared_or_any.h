@@ -21,4 +21,7 @@ bool latent_rows_are_stored(const ForwardArguments& arguments);
 engine::PlannedCallResult rows_or_converted(const engine::PlannedCallResult& rows,
                                             const engine::PlannedCallResult& converted);
 
+/// A call that runs `rows` over such a cache, and is an error over others.
+engine::PlannedCallResult rows_alone(const engine::PlannedCallResult& rows);
+
 }  // namespace strobe::gpu

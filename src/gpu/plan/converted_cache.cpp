@@ -13,17 +13,35 @@ Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
   return round_up(Checked(problem.batch) * problem.seqlen_k * problem.heads_kv * columns * 2, kWorkspaceAlignment);
 }
 
-bool converts_cache(const AttentionProblem& problem) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
-  constexpr std::int64_t kMostWideBytes = std::int64_t{1} << 33;  // as there is no other way
-  // A key takes about as long to convert as so many query rows to multiply. log: stored-conversion-ahead
-  constexpr std::int64_t kLeastRows = 512;
+namespace {
+
+constexpr std::int64_t kMostWideBytes = std::int64_t{1} << 33;  // as there is no other way
+
+/// Whether the conversion's kernel takes it, whatever its size.
+bool may_be_converted(const AttentionProblem& problem) {
   const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && !problem.packed_k &&
                         !problem.row_invariant && problem.dtype != DType::float32 && problem.modifiers.block_size == 0;
-  if (!is_cache || problem.batch == 0 || problem.heads_kv == 0 || problem.seqlen_k == 0) return false;
-  if (problem.head_dim % auxiliary::kConvertedElements != 0) return false;
-  if (problem.head_dim_v % auxiliary::kConvertedElements != 0) return false;
-  const Checked bytes = converted_bytes(problem, problem.head_dim) + converted_bytes(problem, problem.head_dim_v);
+  return is_cache && problem.batch != 0 && problem.heads_kv != 0 && problem.seqlen_k != 0 &&
+         problem.head_dim % auxiliary::kConvertedElements == 0 &&
+         problem.head_dim_v % auxiliary::kConvertedElements == 0;
+}
+
+Checked all_converted_bytes(const AttentionProblem& problem) {
+  return converted_bytes(problem, problem.head_dim) + converted_bytes(problem, problem.head_dim_v);
+}
+
+}  // namespace
+
+bool is_too_large_to_convert(const AttentionProblem& problem) {
+  return has_wide_heads(problem) && may_be_converted(problem) && !all_converted_bytes(problem).at_most(kMostWideBytes);
+}
+
+bool converts_cache(const AttentionProblem& problem) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  // A key takes about as long to convert as so many query rows to multiply. log: stored-conversion-ahead
+  constexpr std::int64_t kLeastRows = 512;
+  if (!may_be_converted(problem)) return false;
+  const Checked bytes = all_converted_bytes(problem);
   if (has_wide_heads(problem)) return bytes.at_most(kMostWideBytes);
   if (problem.has_leftpad_k || !bytes.at_most(kMostBytes)) return false;
   const Checked rows = Checked(problem.total_q) * (problem.heads_q / problem.heads_kv);

@@ -13,6 +13,9 @@ namespace strobe::gpu {
 /// conversion.
 bool converts_cache(const AttentionProblem& problem);
 
+/// Whether a cache of wide heads would be converted, if its copy were not too large.
+bool is_too_large_to_convert(const AttentionProblem& problem);
+
 /// The problem that the forward solves where its cache was converted: `problem` where it was not.
 AttentionProblem with_converted_cache(AttentionProblem problem);
 

@@ -264,7 +264,7 @@ const NamedFormat kFormats[] = {
 
 /// Of rows of 16 bits, and of a cache in int8 whose keys are split, a number of the producers' goes through local
 /// memory once: registers for it would be the consumer's.
-constexpr int kMostSpilled = 8;
+constexpr int kMostSpilledOfRows = 8;
 
 class Sm90FormatRowKernels : public CompiledKernels, public testing::WithParamInterface<NamedFormat> {};
 
@@ -276,7 +276,7 @@ TEST_P(Sm90FormatRowKernels, Compile) {
     const Result<forward::Config> config = rows_config(problem, test::kH200, format);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
-    expect_compiles_with_spills_to(kMostSpilled, forward_variant(*config));
+    expect_compiles_with_spills_to(kMostSpilledOfRows, forward_variant(*config));
   }
 }
 
@@ -291,7 +291,7 @@ TEST_F(CompiledKernels, OfLatentRowsOfACache) {
       const auto config = cache_rows_config(problem, test::kH200);
       ASSERT_TRUE(config.has_value());
       EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
-      expect_compiles_with_spills_to(kMostSpilled, forward_variant(*config));
+      expect_compiles_with_spills_to(kMostSpilledOfRows, forward_variant(*config));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "call/row_format.h"
+#include "gpu/plan/converted_cache.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_plan.h"
@@ -183,6 +184,20 @@ TEST(Sm90WidePlan, ConvertsLatentRowsOfACacheWhereTheyLie) {
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.has_leftpad_k = true; }));
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.stored = {}; }));
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; }));
+}
+
+/// Where a copy would be too large, all tiles convert what they read.
+TEST(Sm90WidePlan, LatentRowsOfALargeCacheStay) {
+  AttentionProblem problem = problem_of_rows(32, 576);
+  problem.heads_q = 128;
+  problem.page_size = 64;
+  problem.seqlen_k = 128 * 1024;
+  problem.stored = {.dtype = DType::float8_e4m3, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
+  EXPECT_FALSE(gpu::converts_cache(problem));
+  EXPECT_TRUE(cache_rows_config(problem, kH200).has_value());
+  problem.batch = problem.total_q = 1;
+  EXPECT_TRUE(gpu::converts_cache(problem));
+  EXPECT_FALSE(cache_rows_config(problem, kH200).has_value());
 }
 
 TEST(Sm90WidePlan, IsExplained) {
