@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(sparse_threads(kSparseTile))
           start_tile<C.aligned, kSparseTile, kThreads>(a, first_column, params.head_dim, params.q.data, [&](int key) {
             return first + key < keys ? unit.key_row(source, source.k, first + key) : nullptr;
           });
-          start_tile<true, kSparseTile, kThreads>(b[0], first_head, padded, params.q.data, [&](int key) {
+          start_tile<true, kSparseTile, kThreads>(b[0], first_head, padded, params.ds, [&](int key) {
             return first + key < keys ? unit.weights(params.ds, source, first + key) : nullptr;
           });
         });

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(sparse_threads(kSparseKeys))
     const int padded = weight_heads(params.group);
     multiply<C.element, Operands{.a_by_k = false, .b_by_k = true}, kSparseKeys, kSparseTile>(
         d, tiles, Lengths<1>{padded}, [&](int first, unsigned short* a, auto& b) {
-          start_tile<true, kSparseKeys, kThreads>(a, first, padded, params.q.data, [&](int key) {
+          start_tile<true, kSparseKeys, kThreads>(a, first, padded, params.ds, [&](int key) {
             return key < keys ? unit.weights(weights, source, first_key + key) : nullptr;
           });
           start_tile<C.aligned, kSparseTile, kThreads>(b[0], first_column, columns, params.q.data,

@@ -24,7 +24,8 @@ struct SparseTiles {
 static_assert(sizeof(SparseTiles<kSparseKeys, 2>) == sparse_tile_bytes(kSparseKeys, 2));
 
 /// Starts copying columns [first, first + 64) of `rows` rows; columns from `columns` on, and rows where row_of(row) is
-/// null, become zeros. `anywhere`: an address that may be read.
+/// null, become zeros. `anywhere`: an address that may be read, and as aligned as rows are: copies of nothing name one,
+/// too.
 template <bool aligned, int rows, int threads, class RowOf>
 __device__ __forceinline__ void start_tile(unsigned short* tile, int first, int columns, const unsigned short* anywhere,
                                            const RowOf& row_of) {
