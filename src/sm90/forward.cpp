@@ -206,14 +206,9 @@ engine::PlannedCallResult plan_rows(const gpu::Request& request, const RowFormat
 
 engine::PlannedCallResult plan_cache_rows(const gpu::Request& request, const forward::Config& config) {
   const AttentionProblem problem = with_rows_of_cache(request.problem);
-  const gpu::Request of_rows{.problem = problem,
-                             .device = request.device,
-                             .shape = request.shape,
-                             .family = request.family,
-                             .choice = request.choice,
-                             .reason = request.reason};
   const DType stored = request.problem.stored.dtype;
-  return plan_variant(of_rows, config, gpu::rows_of_cache(stored, static_cast<std::int32_t>(problem.head_dim)));
+  return plan_variant(request.of(problem), config,
+                      gpu::rows_of_cache(stored, static_cast<std::int32_t>(problem.head_dim)));
 }
 
 }  // namespace strobe::sm90

@@ -278,6 +278,28 @@ def draft_trees(requests, drafts, seed):
     return masks
 
 
+def check_replays(server, mode):
+    """A step that is captured once, which stands for a graph, gives the next batches' results, too."""
+    backend = server.backend
+    backend.init_cuda_graph_state(server.requests, 64)
+    captured, batches = REPLAYS[mode]
+
+    def step_of(lengths):
+        step = server.step(lengths, mode)
+        step.tree = draft_trees(len(lengths), 4, seed=len(lengths)) if mode == "verify" else None
+        return step
+
+    backend.init_forward_metadata_out_graph(step_of(captured).batch(), in_capture=True)
+    graph = backend.forward_metadata
+    for lengths in batches:
+        step = step_of(lengths)
+        batch = step.batch()
+        batch.seq_lens_cpu = batch.extend_seq_lens_cpu = None  # as with overlapping schedules: the host does not know
+        backend.init_forward_metadata_out_graph(batch)
+        backend.forward_metadata = graph
+        step.check(step.forward(batch))
+
+
 def check_the_same_bits_alone(server, step):
     """A request has the same bits alone and in a batch, and its last query as it would have as a decode."""
     whole = step.run()

@@ -15,6 +15,7 @@ from pools import (
     REPLAYS,
     WINDOW_LAYER,
     Server,
+    check_replays,
     check_the_same_bits_alone,
     draft_trees,
 )
@@ -169,24 +170,7 @@ def test_captured_steps_read_what_the_next_batch_puts_there(mode, has_window_poo
     layer_id = WINDOW_LAYER if has_window_pool else FULL_LAYER
     config = {"speculative_num_draft_tokens": 4} if mode == "verify" else {}
     server = Server(page_size=16, has_window_pool=has_window_pool, layer_id=layer_id, config=config)
-    backend = server.backend
-    backend.init_cuda_graph_state(server.requests, 64)
-    captured, batches = REPLAYS[mode]
-
-    def step_of(lengths):
-        step = server.step(lengths, mode)
-        step.tree = draft_trees(len(lengths), 4, seed=len(lengths)) if mode == "verify" else None
-        return step
-
-    backend.init_forward_metadata_out_graph(step_of(captured).batch(), in_capture=True)
-    graph = backend.forward_metadata
-    for lengths in batches:
-        step = step_of(lengths)
-        batch = step.batch()
-        batch.seq_lens_cpu = batch.extend_seq_lens_cpu = None  # as with overlapping schedules: the host does not know
-        backend.init_forward_metadata_out_graph(batch)
-        backend.forward_metadata = graph
-        step.check(step.forward(batch))
+    check_replays(server, mode)
 
 
 def test_captures_may_be_larger_than_batches():

@@ -9,7 +9,7 @@ import pytest
 import strobe_sglang
 import torch
 from latent import LatentServer, Prompts
-from pools import DECODES, MIXED, REPLAYS, check_the_same_bits_alone, draft_trees
+from pools import DECODES, MIXED, REPLAYS, check_replays, check_the_same_bits_alone, draft_trees
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool
 from sglang.srt.runtime_context import get_context
@@ -103,24 +103,7 @@ def test_captured_steps_read_what_the_next_batch_puts_there(mode):
     """The captured step stands for a graph, which keeps its tensors and the bounds on queries."""
     config = {"speculative_num_draft_tokens": 4} if mode == "verify" else {}
     server = LatentServer(page_size=16, config=config)
-    backend = server.backend
-    backend.init_cuda_graph_state(server.requests, 64)
-    captured, batches = REPLAYS[mode]
-
-    def step_of(lengths):
-        step = server.step(lengths, mode)
-        step.tree = draft_trees(len(lengths), 4, seed=len(lengths)) if mode == "verify" else None
-        return step
-
-    backend.init_forward_metadata_out_graph(step_of(captured).batch(), in_capture=True)
-    graph = backend.forward_metadata
-    for lengths in batches:
-        step = step_of(lengths)
-        batch = step.batch()
-        batch.seq_lens_cpu = batch.extend_seq_lens_cpu = None  # the host does not know
-        backend.init_forward_metadata_out_graph(batch)
-        backend.forward_metadata = graph
-        step.check(step.forward(batch))
+    check_replays(server, mode)
 
 
 @DTYPES

@@ -17,13 +17,7 @@ engine::PlannedCallResult after_cache_conversion(const AttentionProblem& problem
 template <class Plan>
 engine::PlannedCallResult plan_after_conversion(const Request& request, const Plan& plan) {
   const AttentionProblem converted = with_converted_cache(request.problem);
-  return after_cache_conversion(request.problem, request.device,
-                                plan(Request{.problem = converted,
-                                             .device = request.device,
-                                             .shape = request.shape,
-                                             .family = request.family,
-                                             .choice = request.choice,
-                                             .reason = request.reason}));
+  return after_cache_conversion(request.problem, request.device, plan(request.of(converted)));
 }
 
 }  // namespace strobe::gpu

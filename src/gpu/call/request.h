@@ -19,6 +19,9 @@ struct Request {
   std::string_view family;            // its name
   PlannedChoice choice;               // in the place of the family's rules
   std::string reason;                 // why it is asked: for explain()
+
+  /// The same for a problem that stands for this one, and that lives as long as the result.
+  Request of(const AttentionProblem& other) const { return {other, device, shape, family, choice, reason}; }
 };
 
 }  // namespace strobe::gpu

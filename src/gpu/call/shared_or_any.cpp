@@ -97,8 +97,7 @@ class RowsAlone final : public engine::PlannedCall {
     if (rows_may_stay(arguments)) return rows_->run(arguments, execution);
     return unsupported(
         "k and v are {} and too large to be converted first: the gpu engine takes v as a view of k, with k's scales "
-        "and "
-        "rows at multiples of 8 bytes; the cpu engine takes any",
+        "and rows at multiples of 8 bytes; the cpu engine takes any",
         name_of(arguments.k.dtype));
   }
 

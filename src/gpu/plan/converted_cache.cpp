@@ -9,10 +9,6 @@
 
 namespace strobe::gpu {
 
-Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
-  return round_up(Checked(problem.batch) * problem.seqlen_k * problem.heads_kv * columns * 2, kWorkspaceAlignment);
-}
-
 namespace {
 
 constexpr std::int64_t kMostWideBytes = std::int64_t{1} << 33;  // as there is no other way
@@ -31,6 +27,10 @@ Checked all_converted_bytes(const AttentionProblem& problem) {
 }
 
 }  // namespace
+
+Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
+  return round_up(Checked(problem.batch) * problem.seqlen_k * problem.heads_kv * columns * 2, kWorkspaceAlignment);
+}
 
 bool is_too_large_to_convert(const AttentionProblem& problem) {
   return has_wide_heads(problem) && may_be_converted(problem) && !all_converted_bytes(problem).at_most(kMostWideBytes);

@@ -205,7 +205,7 @@ class FormatRowsFeeder {
     }
   }
 
-  /// The steps of a block from this one on. Whatever is converted makes room for what is loaded next.
+  /// The steps of a block from this one on. The registers of each are loaded again once it is stored.
   template <int step>
   __device__ __forceinline__ void feed_block(Step (&steps)[kStepsAhead], bool has_next) {
     if (step == kSteps / 2 && has_next) {
