@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times heads of more than 256 columns, beside a cuBLAS product of the same run: Gemma 4's shapes and 320/256 in both
 passes, with PyTorch's memory-efficient attention beside the backward, and forwards of absorbed latent attention, whose
-V is a view of K, contiguous and in pages, beside the same as a call with qv. Medians of CUDA events.
+V is a view of K, contiguous and in pages, beside the same as a call with qv and, in pages, over rows in e4m3. Medians
+of CUDA events.
 
 Usage: wide_heads.py [--rounds N] [--latent]
 """
@@ -71,17 +72,23 @@ def call(batch, seqlen_q, seqlen_k, heads, heads_kv, head_dims, causal=False, la
 
 
 def latent_calls(batch, seqlen_q, seqlen_k, heads, page_size):
-    """A forward over latent rows, the same by qv from both parts of each query apart, and its operations."""
+    """A forward over latent rows, its operations, and by name the same by qv and over rows in e4m3."""
     run, flops = call(batch, seqlen_q, seqlen_k, heads, 1, (576, 512), latent=True, page_size=page_size)
     cache, paged = keys(batch, seqlen_k, 1, 576, page_size)
     q, qv = random(batch, seqlen_q, heads, 64), random(batch, seqlen_q, heads, 512)
     o, lse = torch.empty_like(qv), torch.empty(batch, heads, seqlen_q, device="cuda")
     parts = Forward(q, cache[..., 512:], cache[..., :512], o, lse, qv=qv, **paged)
-    return run, parts.run, flops
+    peers = {"by qv": captured(parts.run)}
+    if page_size:
+        stored, scale = cache.to(torch.float8_e4m3fn), torch.ones(1, 1, 1, device="cuda")
+        scales = {"k_descale": scale, "v_descale": scale}
+        eight_bit = Forward(torch.cat((qv, q), -1), stored, stored[..., :512], o, lse, **paged, **scales)
+        peers["in e4m3"] = captured(eight_bit.run)
+    return run, flops, peers
 
 
 def gradients(seqlen, heads, heads_kv, head_dims, causal=False):
-    """A backward, its five products' operations, and PyTorch's of as many key heads as query heads."""
+    """A backward, its five products' operations, and by name PyTorch's where there are as many key heads."""
     head_dim, head_dim_v = head_dims
     q, k, v = (random(1, seqlen, n, d) for n, d in ((heads, head_dim), (heads_kv, head_dim), (heads_kv, head_dim_v)))
     o, d_o = random(1, seqlen, heads, head_dim_v), random(1, seqlen, heads, head_dim_v)
@@ -93,21 +100,24 @@ def gradients(seqlen, heads, heads_kv, head_dims, causal=False):
     if causal:
         flops *= 1 - (seqlen - 1) / (2 * seqlen)
     if heads_kv != heads:
-        return backward.run, flops, None
+        return backward.run, flops, {}
     leaves = [x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v)]
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         output = scaled_dot_product_attention(*leaves, is_causal=causal)
-    return backward.run, flops, lambda: torch.autograd.grad(output, leaves, d_o.transpose(1, 2), retain_graph=True)
+
+    def autograd():
+        torch.autograd.grad(output, leaves, d_o.transpose(1, 2), retain_graph=True)
+
+    return backward.run, flops, {"PyTorch": autograd}
 
 
-def report(name, run, flops, rounds, peer=None, peer_name="PyTorch"):
+def report(name, run, flops, rounds, peers=None):
     a, b = random(8192, 8192), random(8192, 8192)
-    runs = {"product": captured(lambda: a @ b), "strobe": captured(run)}
-    if peer is not None:
-        runs["peer"] = peer
+    peers = peers or {}
+    runs = {"product": captured(lambda: a @ b), "strobe": captured(run), **peers}
     took = median_milliseconds(runs, rounds, launches_for(flops))
     product, own = 2 * 8192**3 / took["product"] / 1e9, flops / took["strobe"] / 1e9
-    beside = f", {peer_name} {flops / took['peer'] / 1e9:.0f}" if peer is not None else ""
+    beside = "".join(f", {peer} {flops / took[peer] / 1e9:.0f}" for peer in peers)
     print(
         f"{name:47} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS{beside}",
         flush=True,
@@ -123,8 +133,8 @@ def report_plain(rounds):
     report("512/512 8192 16/4 heads causal", *call(1, 8192, 8192, 16, 4, (512, 512), True), rounds)
     report("320/256 8192 16 heads full", *call(1, 8192, 8192, 16, 16, (320, 256)), rounds)
     for seqlen, causal in shapes:
-        run, flops, peer = gradients(seqlen, 16, 16, (512, 512), causal)
-        report(f"backward 512/512 {seqlen} 16 heads {'causal' if causal else 'full'}", run, flops, rounds, peer)
+        run, flops, peers = gradients(seqlen, 16, 16, (512, 512), causal)
+        report(f"backward 512/512 {seqlen} 16 heads {'causal' if causal else 'full'}", run, flops, rounds, peers)
     report("backward 512/512 8192 16/4 heads causal", *gradients(8192, 16, 4, (512, 512), True)[:2], rounds)
     report("backward 320/256 8192 16 heads full", *gradients(8192, 16, 16, (320, 256))[:2], rounds)
 
@@ -141,8 +151,8 @@ def main():
         for page_size in PAGE_SIZES:
             pages = f", pages of {page_size}" if page_size else ""
             name = f"{batch} x {queries} of {seqlen}, {heads} heads{pages}"
-            run, parts, flops = latent_calls(batch, queries, seqlen, heads, page_size)
-            report(name, run, flops, rounds, captured(parts), "by qv")
+            run, flops, peers = latent_calls(batch, queries, seqlen, heads, page_size)
+            report(name, run, flops, rounds, peers)
 
 
 if __name__ == "__main__":

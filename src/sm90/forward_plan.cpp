@@ -159,8 +159,8 @@ std::optional<forward::Config> shared_values_config(const AttentionProblem& prob
 }
 
 bool always_shares_values(const AttentionProblem& problem, const forward::Config& config) {
-  return problem.has_qv && config.keys != forward::KeySource::page_rows &&
-         with_values_in_keys(config, problem).has_value();
+  const std::optional<forward::Config> shared = with_values_in_keys(config, problem);
+  return problem.has_qv && shared.has_value() && shared->keys != forward::KeySource::page_rows;
 }
 
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,

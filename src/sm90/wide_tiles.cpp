@@ -18,6 +18,7 @@ constexpr int kBytesOfV = 96 * 1024;   // three blocks of one warpgroup's 256 co
 constexpr int kOutputRegisters = 160;  // of which 128 hold O; the others' sum is 192
 constexpr int kMostKeyPanels = 16;
 constexpr int kMostSharedStages = 12;
+constexpr int kLeastSharedBoxRows = 64;  // smaller boxes take longer than rows that threads copy. log: wide-row-copies
 
 /// Registers of the other two roles, and Q's columns that the consumer has registers for: as compiling shows.
 struct WideRegisters {
@@ -30,7 +31,7 @@ bool is_crowded(const ScoreRule& rule) {
   return rule.chunked || rule.mask_left || rule.alibi || rule.max_logits || rule.softcap || rule.tree_mask;
 }
 
-/// Where V is K's first columns, one warp finds and loads all of a block, or two copy it. Four that convert take
+/// Where V is K's first columns, one warp finds and loads all of a block, or four copy it. Four that convert take
 /// registers from the consumer, which then reads all of Q from shared memory.
 WideRegisters shared_registers(const Config& config) {
   const bool splits = config.schedule == Schedule::split;
@@ -38,7 +39,7 @@ WideRegisters shared_registers(const Config& config) {
   if (config.keys == forward::KeySource::rows_in_format) {
     return splits ? WideRegisters{104, 88, 0} : WideRegisters{96, 96, 0};
   }
-  if (config.keys == forward::KeySource::page_rows) return {64, 128, 128};
+  if (config.keys == forward::KeySource::page_rows) return {48, 144, splits ? 128 : 256};
   if (config.keys == forward::KeySource::page_boxes) {
     if (!splits && !causal) return {48, 144, 256};
     return splits && config.head_dim == config.head_dim_v ? WideRegisters{48, 128, 128, 168}
@@ -52,12 +53,11 @@ WideRegisters shared_registers(const Config& config) {
 WideRegisters query_values_registers(const Config& config) {
   const bool copies = config.keys == forward::KeySource::page_rows;
   const bool splits = config.schedule == Schedule::split;
-  const bool causal = config.rule.mask_right;
   if (!config.values_in_keys) {
     if (copies) return config.rule.block_mask != 0 ? WideRegisters{72, 120, 0} : WideRegisters{64, 128, 0};
     return {56, 136, 0};
   }
-  if (copies) return {64, 128, causal || splits ? 128 : 64};
+  if (copies) return {48, 144, splits ? 128 : 256};
   if (config.keys == forward::KeySource::page_boxes) return {56, 136, 128};
   if (!config.rule.varlen) return splits ? WideRegisters{48, 144, 256} : WideRegisters{32, 160, 256};
   return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{48, 144, 192};
@@ -120,12 +120,11 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
   if (rule.row_invariant) return std::nullopt;  // it adds up columns of K in another order
   // These take registers that V's ring has, too.
   if (rule.bias || rule.dropout || rule.block_mask != 0 || has_text(rule) || is_crowded(rule)) return std::nullopt;
-  const bool splits = tiles.schedule == Schedule::split;
-  const bool copies = tiles.keys == forward::KeySource::page_rows;
-  if (rule.varlen && splits && copies) return std::nullopt;
-  if (rule.mask_right && splits) return std::nullopt;
+  if (rule.mask_right && tiles.schedule == Schedule::split) return std::nullopt;
   Config config = tiles;
   config.values_in_keys = true;
+  const bool has_small_boxes = tiles.keys == forward::KeySource::page_boxes && problem.page_size < kLeastSharedBoxRows;
+  if (has_small_boxes) config.keys = forward::KeySource::page_rows;
   return config;
 }
 

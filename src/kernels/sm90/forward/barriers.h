@@ -31,6 +31,7 @@
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
 #include "kernels/sm90/ptx/warpgroup.h"
+#include "kernels/sm90/tile/fragment.h"
 #include "kernels/sm90/tile/pipeline.h"
 
 namespace strobe::sm90::forward {
@@ -107,9 +108,9 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
 
 /// Wide loops: warps that take turns at panels which they copy. Each arrives for every panel.
 inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
-/// Where V is part of K, these warps copy rows of their own of every panel. Each thread's copies arrive by themselves.
-inline constexpr int kSharedRowWarps = 2;
-/// Likewise where rows are in a format, but that each warp arrives once. It is all of them.
+/// Where V is part of K, all warps copy rows of their own of every panel. Each thread's copies arrive by themselves.
+inline constexpr int kSharedRowWarps = kWarpsPerWarpgroup;
+/// Likewise where rows are in a format, but that each warp arrives once.
 inline constexpr int kFormatRowWarps = kWarpsPerWarpgroup;
 
 constexpr int panel_writers(const Config& c) {
@@ -154,6 +155,11 @@ struct Barriers<C> {
 template <Config C>
 __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   sm90::wait<C.debug>(barrier, parity);
+}
+
+/// Whether the phase of that parity is complete, as all lanes of this warp see it.
+__device__ __forceinline__ bool has_completed(uint64_t& barrier, uint32_t parity) {
+  return __all_sync(kFullWarp, cuda::ptx::mbarrier_test_wait_parity(&barrier, parity));
 }
 
 template <Config C>

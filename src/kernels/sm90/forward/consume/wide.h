@@ -5,7 +5,8 @@
 //
 // For a block n:
 //   1. the consumer issues S = Q K(n)^T, of which Q lies in registers, so that only K is read from shared memory
-//   2. with the last of it issued, it hands on P of block n + 1: P V of that block runs under the softmax of this one
+//   2. with the last of it issued, it hands on P of block n + 1: P V of that block runs under the softmax of this one.
+//      Where keys of block n are late, it hands on P at once
 //   3. when S is there: softmax; P(n) and the factors of O's rows go to shared memory
 // The tensor cores so have one product or the other to do all the time.
 #pragma once
@@ -54,9 +55,12 @@ class WideScores : private ScoreSteps<C> {
   using ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
   using Rings<C>::barriers_, Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::wait_q, Rings<C>::release_q;
   using Rings<C>::wait_query_piece, Rings<C>::release_query_piece;
-  using Rings<C>::keys, Rings<C>::wait_piece, Rings<C>::next_piece, Rings<C>::release_piece;
+  using Rings<C>::keys, Rings<C>::has_piece, Rings<C>::wait_piece, Rings<C>::next_piece, Rings<C>::release_piece;
   using Pieces = KeyPieces<C>;
 
+  /// Whether keys come page by page, or are converted: P V then need not wait until all of a block's scores are issued.
+  /// Rows that are copied one by one come early enough. log: wide-hands-on
+  static constexpr bool kKeysAreLate = C.keys == KeySource::page_boxes || C.keys == KeySource::rows_in_format;
   static constexpr bool kHasSharedQueries = C.register_columns < C.head_dim;
   static constexpr int kRegisterSteps = C.register_columns / 16;
   static constexpr int kStepsPerPanel = kPanelColumns / 16;
@@ -120,10 +124,17 @@ class WideScores : private ScoreSteps<C> {
     }
   }
 
-  /// S = Q K^T of a block. `hands_on`: P of the block before goes to the others once all of it is issued.
+  /// S = Q K^T of a block. `hands_on`: P of the block before goes to the others once all of it is issued, or when keys
+  /// are waited for: P V then has the tensor cores for itself, and gives back the stages that later keys need.
   __device__ __forceinline__ void issue_scores(Scores& s, bool hands_on) {
 #pragma unroll
     for (int i = 0; i < Pieces::kCount; ++i) {
+      if constexpr (kKeysAreLate) {
+        if (hands_on && !has_piece(i)) {
+          hand_on();
+          hands_on = false;
+        }
+      }
       wait_piece(i);
       if (i == 0) {
         ptx::wgmma_fence();

@@ -83,6 +83,7 @@ class Rings<C> : public WideScoreRings<C> {
     release_piece(0);
   }
 
+  __device__ __forceinline__ bool has_piece(int) const { return has_completed(barriers_.k_full[k_at_.stage], k_at_.parity); }
   __device__ __forceinline__ void wait_piece(int) { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
   __device__ __forceinline__ Descriptor keys(int) const { return k_ + k_at_.stage * (kPlan.k_bytes >> 4); }
   __device__ __forceinline__ void next_piece(int) { k_at_.advance(); }
@@ -122,6 +123,10 @@ class Rings<C> : public WideScoreRings<C> {
     shared_at_.advance();
   }
 
+  __device__ __forceinline__ bool has_piece(int piece) const {
+    return Pieces::is_behind(piece) ? has_completed(barriers_.k_full[behind_at_.stage], behind_at_.parity)
+                                    : has_completed(barriers_.v_full[shared_at_.stage], shared_at_.parity);
+  }
   __device__ __forceinline__ void wait_piece(int piece) {
     if (Pieces::is_behind(piece)) {
       wait<C>(barriers_.k_full[behind_at_.stage], behind_at_.parity);

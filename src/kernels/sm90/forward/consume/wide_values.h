@@ -19,10 +19,10 @@ constexpr int kQueryColumns = C.values_in_keys ? kSharedColumns : kPanelColumns;
 template <Config C>
 constexpr int kQueryPieces = (C.register_columns + kQueryColumns<C> - 1) / kQueryColumns<C>;
 
-/// A stage that threads filled by cp.async is full: WGMMAs of this warp may read it.
+/// A stage that threads filled, themselves or by cp.async, is full: WGMMAs of this warp may read it.
 template <Config C>
 __device__ __forceinline__ void see_copies() {
-  if constexpr (C.values_in_keys && C.keys == KeySource::page_rows) {
+  if constexpr (C.values_in_keys && (C.keys == KeySource::page_rows || C.keys == KeySource::rows_in_format)) {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
   }
 }

@@ -51,7 +51,10 @@ struct FormatSteps {
   /// Steps that are loaded before the first of them is converted: a divisor of a block's, so that a step has the same
   /// registers in every block.
   __device__ __forceinline__ static constexpr int ahead() {
-    constexpr int kMostWords = has_scales_apart(C.format) ? 24 : 32;  // as compiling shows
+    constexpr int kLargest = 16;  // bytes of a piece
+    constexpr bool kIsLarge = piece_bytes(part_of(C.format, 0).element) == kLargest;
+    constexpr bool kHasMore = has_scales_apart(C.format) || C.format.tail_bytes > 0;  // that takes registers
+    constexpr int kMostWords = kIsLarge ? 20 : kHasMore ? 24 : 32;                    // as compiling shows
     int steps = 1;
     for (int more = 2; more < kCount; ++more) {
       if (kCount % more == 0 && words_of(more) <= kMostWords) {

@@ -66,13 +66,11 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
     StoredLoader<C>(context).run();
   } else if constexpr (C.keys == KeySource::rows_in_format) {
     FormatRowsFeeder<C>(context, warp).run();
+  } else if constexpr (C.values_in_keys && C.keys == KeySource::page_rows) {
+    SharedRowsFeeder<C>(context, warp).run();
   } else if constexpr (is_wide(C)) {
     if (warp == 0) {
       feed_shared_queries(context);
-    } else if constexpr (C.values_in_keys && C.keys == KeySource::page_rows) {
-      if (warp <= kSharedRowWarps) {
-        SharedRowsFeeder<C>(context, warp - 1).run();
-      }
     } else if constexpr (C.values_in_keys) {
       if (warp == 1) {
         feed_shared_keys(context);

@@ -11,6 +11,11 @@
 
 namespace strobe::sm90::forward {
 
+/// Rows that do not exist are read here, as zeros of every format are zeros: the compiler waits at once for what is
+/// loaded under a condition, to choose between that and zeros.
+template <int bytes>
+__device__ const uint4 kNoRow[(bytes + sizeof(uint4) - 1) / sizeof(uint4)] = {};
+
 /// One of kFormatRowWarps warps, which converts rows of its own. Eight lanes have the eight pieces of a panel's row, a
 /// lane always those of the same rows.
 ///
@@ -28,22 +33,20 @@ class FormatRowsFeeder {
     int tiles = 0;
     bool exists = cursor.next();
     Step steps[kStepsAhead];
-    if (exists) {
-      read_number(cursor);
-      row_ = find_row();
-      load_first<0>(steps);
-    }
+    read_number(cursor, exists);
+    row_ = find_row();
+    load_first<0>(steps);
     while (exists) {
       if (cursor.tiles() != tiles) {
         tiles = cursor.tiles();
         feed_queries(cursor.work());
+        if constexpr (has_scales_apart(kFormat)) {
+          scale_ = sequence::scale_apart(context_.params.format, sequence_);
+        }
       }
-      scale_ = next_scale_;
       exists = cursor.next();
-      if (exists) {
-        read_number(cursor);
-      }
-      feed_block<0>(steps, exists);
+      read_number(cursor, exists);
+      feed_block<0>(steps);
     }
   }
 
@@ -71,21 +74,24 @@ class FormatRowsFeeder {
   __device__ __forceinline__ int first_row() const { return warp_ * kRowsOfWarp + lane_ / kPanelPieces; }
   __device__ __forceinline__ int piece() const { return lane_ % kPanelPieces; }
 
-  __device__ __forceinline__ void read_number(const KeyCursor<C>& cursor) {
+  /// Where there is no other block, of a row that does not exist, so that no load is under a condition.
+  __device__ __forceinline__ void read_number(const KeyCursor<C>& cursor, bool exists) {
+    if (!exists) {
+      number_ = kNoEntry;
+      return;
+    }
     const int row = cursor.work().k.start + cursor.block() * C.block_n + warp_ * kRowsOfWarp + lane_ % kRowsOfWarp;
     const int end = cursor.work().k.start + cursor.work().k.used;
     sequence_ = cursor.work().tile.sequence;
     in_sequence_ = row;
     number_ = row < end ? page_number(context_.params.cache, sequence_, row) : kNoEntry;
-    if constexpr (has_scales_apart(kFormat)) {
-      next_scale_ = sequence::scale_apart(context_.params.format, sequence_);
-    }
   }
 
-  /// Without an address where it does not exist.
   __device__ __forceinline__ StoredRow find_row() const {
-    return sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_, sequence_,
-                                         in_sequence_);
+    const StoredRow row = sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_,
+                                                        sequence_, in_sequence_);
+    const auto* const zeros = reinterpret_cast<const unsigned char*>(kNoRow<kFormat.row_bytes>);
+    return row.body == nullptr ? StoredRow{zeros, zeros} : row;
   }
 
   /// The row whose number was read last, to L2: two lanes have every second line of it.
@@ -94,14 +100,12 @@ class FormatRowsFeeder {
     constexpr int kBodyBytes = kFormat.row_bytes - kFormat.tail_bytes;
     constexpr int kLanes = kWarpSize / kRowsOfWarp;
     const StoredRow row = find_row();
-    if (row.body != nullptr) {
 #pragma unroll
-      for (int line = 0; line < kBodyBytes + kLine - 1; line += kLanes * kLine) {  // one more, as rows begin anywhere
-        ptx::prefetch_l2(row.body + min(line + lane_ / kRowsOfWarp * kLine, kBodyBytes - 1));
-      }
-      if constexpr (kFormat.tail_bytes > 0) {
-        ptx::prefetch_l2(row.tail);
-      }
+    for (int line = 0; line < kBodyBytes + kLine - 1; line += kLanes * kLine) {  // one more, as rows begin anywhere
+      ptx::prefetch_l2(row.body + min(line + lane_ / kRowsOfWarp * kLine, kBodyBytes - 1));
+    }
+    if constexpr (kFormat.tail_bytes > 0) {
+      ptx::prefetch_l2(row.tail);
     }
   }
 
@@ -126,11 +130,7 @@ class FormatRowsFeeder {
       if constexpr (kFormat.tail_bytes > 0) {
         row.tail = address_of(row_.tail, from);
       }
-      // Zeros of every format are zeros: rows that do not exist become them.
-      to.pieces[i] = StoredPiece<kFormat>{};
-      if (row.body != nullptr) {
-        to.pieces[i] = load_piece<kFormat, kColumns>(row, kColumns.first + piece() * kPieceColumns);
-      }
+      to.pieces[i] = load_piece<kFormat, kColumns>(row, kColumns.first + piece() * kPieceColumns);
     }
   }
 
@@ -142,13 +142,13 @@ class FormatRowsFeeder {
     }
   }
 
-  /// The step that has the registers of this one next: of this block, or of the next one, if there is one.
+  /// The step that has the registers of this one next: of this block, or of the next one.
   template <int step>
-  __device__ __forceinline__ void load_next(Step& to, bool has_next) {
+  __device__ __forceinline__ void load_next(Step& to) {
     constexpr int kNext = step + kStepsAhead;
     if constexpr (kNext < kSteps) {
       load<kNext>(to);
-    } else if (has_next) {
+    } else {
       if constexpr (kNext == kSteps) {
         row_ = find_row();
       }
@@ -170,9 +170,8 @@ class FormatRowsFeeder {
     }
   }
 
-  /// What was stored goes to the consumers, whose WGMMAs read it.
+  /// What was stored goes to the consumers, who fence before their WGMMAs read it: a fence here would wait for loads.
   __device__ __forceinline__ static void publish(uint64_t& full) {
-    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     __syncwarp();
     arrive<C>(full);
   }
@@ -207,8 +206,8 @@ class FormatRowsFeeder {
 
   /// The steps of a block from this one on. The registers of each are loaded again once it is stored.
   template <int step>
-  __device__ __forceinline__ void feed_block(Step (&steps)[kStepsAhead], bool has_next) {
-    if (step == kSteps / 2 && has_next) {
+  __device__ __forceinline__ void feed_block(Step (&steps)[kStepsAhead]) {
+    if constexpr (step == kSteps / 2) {
       prefetch_row();
     }
     Step& own = steps[step % kStepsAhead];
@@ -217,9 +216,9 @@ class FormatRowsFeeder {
     } else {
       feed_shared<step>(own);
     }
-    load_next<step>(own, has_next);
+    load_next<step>(own);
     if constexpr (step + 1 < kSteps) {
-      feed_block<step + 1>(steps, has_next);
+      feed_block<step + 1>(steps);
     }
   }
 
@@ -228,7 +227,7 @@ class FormatRowsFeeder {
     if (warp_ == 0) {
       wait<C>(context_.barriers.q_empty[0][0], q_parity_);
       if (lane_ == 0) {
-        load_queries(context_, work, context_.smem + kPlan.q, context_.barriers.q_full[0][0]);
+        load_shared_queries(context_, work, context_.smem + kPlan.q, context_.barriers.q_full[0][0]);
       }
       __syncwarp();
       q_parity_ ^= 1U;
@@ -237,10 +236,10 @@ class FormatRowsFeeder {
 
   const Context<C>& context_;
   const int warp_, lane_;
-  int number_;                   // of the page of this lane's row of the block after the one that is stored
-  int sequence_, in_sequence_;   // that row
-  unsigned scale_, next_scale_;  // of the block that is stored and of the one after it, where formats have it apart
-  StoredRow row_;                // of the block that is loaded
+  int number_;                  // of the page of this lane's row of the block after the one that is stored
+  int sequence_, in_sequence_;  // that row
+  unsigned scale_;              // of the tile whose blocks are stored, where formats have it apart
+  StoredRow row_;               // of the block that is loaded
   RingPosition<C.key_panels> behind_at_{0, 1};
   RingPosition<C.stages> shared_at_{0, 1};
   uint32_t q_parity_ = 1;

@@ -162,7 +162,7 @@ class WideRowsFeeder {
 
   /// Consumers may have to see what was issued before a stage becomes free: nothing is waited for until they do.
   __device__ __forceinline__ void wait_for(uint64_t& empty, uint32_t parity) {
-    if (!__all_sync(kFullWarp, cuda::ptx::mbarrier_test_wait_parity(&empty, parity))) {
+    if (!has_completed(empty, parity)) {
       publish<0>();
       wait<C>(empty, parity);
     }

@@ -8,38 +8,26 @@
 
 namespace strobe::sm90::forward {
 
-/// Rows of a block in one tensor.
-template <int count>
-struct RowPieces {
-  static constexpr unsigned kNone = ~0U;
-  unsigned at[count];  // in pieces, or kNone
-
-  __device__ __forceinline__ void find(int i, const Rows& rows, int entry, int row, int head, int piece) {
-    at[i] =
-        entry == kNoEntry ? kNone : static_cast<unsigned>(rows.offset(entry, row, head) / (kPieceBytes / 2)) + piece;
-  }
-};
-
-/// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy
-/// 128 bytes of a row, a lane always of the same rows, whose addresses it finds once a block.
+/// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy 128 bytes of a row, a lane always of the
+/// same rows. The lanes of a warp share its rows out to find where they lie, once a block.
 template <Config C>
 class SharedRowsFeeder {
  public:
   __device__ __forceinline__ SharedRowsFeeder(const Context<C>& context, int warp)
       : context_(context), warp_(warp), lane_(threadIdx.x % kWarpSize) {
     const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(context.smem));
-    to_ = smem + piece_offset(first_row(), lane_ % kPanelPieces);
-    other_ = smem + piece_offset(first_row() + kRowsAtOnce, lane_ % kPanelPieces);
+    const int first = warp_ * kRowsOfWarp + lane_ / kPanelPieces;
+    to_ = smem + piece_offset(first, lane_ % kPanelPieces);
+    other_ = smem + piece_offset(first + kRowsAtOnce, lane_ % kPanelPieces);
   }
 
   /// Every block of every tile of this CTA. Its pages are read when the block before is being copied.
   __device__ __forceinline__ void run() {
-    const Params& params = context_.params;
-    KeyCursor<C> cursor(params, context_.schedule);
+    KeyCursor<C> cursor(context_.params, context_.schedule);
     int tiles = 0;
     bool exists = cursor.next();
     if (exists) {
-      read_numbers(cursor);
+      read_number(cursor);
     }
     while (exists) {
       if (cursor.tiles() != tiles) {
@@ -49,7 +37,7 @@ class SharedRowsFeeder {
       find_rows(cursor.head());
       exists = cursor.next();
       if (exists) {
-        read_numbers(cursor);
+        read_number(cursor);
       }
       feed_block();
     }
@@ -63,31 +51,41 @@ class SharedRowsFeeder {
   static constexpr int kEach = kRowsOfWarp / kRowsAtOnce;  // rows of a lane
   static constexpr int kAtomBytes = kPanelPieces * kPanelRowBytes;
   static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
-  static_assert(kPanelPieces == 2 * kRowsAtOnce);
+  static_assert(kPanelPieces == 2 * kRowsAtOnce && kWarpSize % kRowsOfWarp == 0);
+  static_assert(C.q_stages == 1 && C.consumer_warpgroups == 1);
 
-  __device__ __forceinline__ int first_row() const { return warp_ * kRowsOfWarp + lane_ / kPanelPieces; }
+  /// This lane's pieces of a block's rows in one tensor, counted in pieces, or kNone.
+  struct RowPieces {
+    static constexpr unsigned kNone = ~0U;
+    unsigned at[kEach];
+  };
 
-  __device__ __forceinline__ void read_numbers(const KeyCursor<C>& cursor) {
-    first_ = cursor.work().k.start + cursor.block() * C.block_n + first_row();
-    const int end = cursor.work().k.start + cursor.work().k.used;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int row = first_ + i * kRowsAtOnce;
-      numbers_[i] = row < end ? page_number(context_.params.cache, cursor.work().tile.sequence, row) : kNoEntry;
-    }
+  /// Of the row whose place this lane finds.
+  __device__ __forceinline__ void read_number(const KeyCursor<C>& cursor) {
+    row_ = cursor.work().k.start + cursor.block() * C.block_n + warp_ * kRowsOfWarp + lane_ % kRowsOfWarp;
+    const bool exists = row_ < cursor.work().k.start + cursor.work().k.used;
+    number_ = exists ? page_number(context_.params.cache, cursor.work().tile.sequence, row_) : kNoEntry;
   }
 
   /// Where this lane's pieces of the rows lie, in V and, where that is another tensor, in K.
   __device__ __forceinline__ void find_rows(int head) {
     const CacheParams& cache = context_.params.cache;
+    const int entry = existing(cache, number_);
+    const int row = cache.by_page_size.remainder(row_);
+    find_rows(shared_, shared_tensor(), entry, row, head);
+    if constexpr (C.rule.query_values) {
+      find_rows(behind_, context_.params.k, entry, row, head);
+    }
+  }
+
+  __device__ __forceinline__ void find_rows(RowPieces& pieces, const Rows& rows, int entry, int row, int head) const {
+    const unsigned own = entry == kNoEntry
+                             ? RowPieces::kNone
+                             : static_cast<unsigned>(rows.offset(entry, row, head) / (kPieceBytes / 2));
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int entry = existing(cache, numbers_[i]);
-      const int row = cache.by_page_size.remainder(first_ + i * kRowsAtOnce);
-      shared_.find(i, shared_tensor(), entry, row, head, lane_ % kPanelPieces);
-      if constexpr (C.rule.query_values) {
-        behind_.find(i, context_.params.k, entry, row, head, lane_ % kPanelPieces);
-      }
+      const unsigned at = __shfl_sync(kFullWarp, own, i * kRowsAtOnce + lane_ / kPanelPieces);
+      pieces.at[i] = at == RowPieces::kNone ? at : at + lane_ % kPanelPieces;
     }
   }
 
@@ -95,6 +93,7 @@ class SharedRowsFeeder {
     return C.rule.query_values ? context_.params.v : context_.params.k;
   }
 
+  /// A tile's Q by TMA: its first columns through the ring to registers, the others to stay in shared memory.
   __device__ __forceinline__ void feed_queries(const TileWork& work) {
 #pragma unroll 1
     for (int first = 0; first < C.register_columns; first += kSharedColumns) {
@@ -106,6 +105,14 @@ class SharedRowsFeeder {
         cuda::ptx::mbarrier_arrive(&full);
       }
       shared_at_.advance();
+    }
+    if (C.register_columns < C.head_dim && warp_ == 0) {
+      wait<C>(context_.barriers.q_empty[0][0], q_parity_);
+      if (lane_ == 0) {
+        load_shared_queries(context_, work, context_.smem + kPlan.q, context_.barriers.q_full[0][0]);
+      }
+      __syncwarp();
+      q_parity_ ^= 1U;
     }
   }
 
@@ -122,7 +129,7 @@ class SharedRowsFeeder {
       arrive_when_copied(context_.barriers.k_full[behind_at_.stage]);
       behind_at_.advance();
     }
-#pragma unroll 1
+#pragma unroll
     for (int first = 0; first < C.head_dim_v; first += kSharedColumns) {
       wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
       copy<panels(kSharedColumns)>(shared_tensor(), shared_, first, kPlan.v + shared_at_.stage * kPlan.v_bytes);
@@ -143,11 +150,11 @@ class SharedRowsFeeder {
 
   /// Panels from column `first` on. Rows that do not exist become zeros.
   template <int count>
-  __device__ __forceinline__ void copy(const Rows& tensor, const RowPieces<kEach>& rows, int first, int stage) const {
+  __device__ __forceinline__ void copy(const Rows& tensor, const RowPieces& rows, int first, int stage) const {
     const auto* const data = reinterpret_cast<const unsigned char*>(tensor.data) + 2 * first;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const bool exists = rows.at[i] != rows.kNone;
+      const bool exists = rows.at[i] != RowPieces::kNone;
       const unsigned char* const from = data + (exists ? static_cast<long long>(rows.at[i]) * kPieceBytes : 0);
       const uint32_t to = (i % 2 == 0 ? to_ : other_) + stage;
 #pragma unroll
@@ -161,11 +168,12 @@ class SharedRowsFeeder {
   const Context<C>& context_;
   const int warp_, lane_;
   uint32_t to_, other_;  // of the first row and of the second, in stage 0 of what lies at the beginning
-  int first_;            // row of the block whose numbers were read
-  int numbers_[kEach];
-  RowPieces<kEach> shared_, behind_;  // of V, and of K where that is another tensor
+  int row_, number_;     // of the row whose place this lane finds, in its sequence, and the number of its page
+  RowPieces shared_;     // of V
+  RowPieces behind_;     // of K where that is another tensor
   RingPosition<C.key_panels> behind_at_{0, 1};
   RingPosition<C.stages> shared_at_{0, 1};
+  uint32_t q_parity_ = 1;
 };
 
 }  // namespace strobe::sm90::forward
