@@ -10,23 +10,20 @@ namespace strobe::sm90::forward {
 
 template <Config C>
 struct FormatSteps {
-  static constexpr int kOfPanel = 2;
   static constexpr int kPanels = panels(C.head_dim);
-  static constexpr int kCount = kPanels * kOfPanel;
-  static constexpr int kRows = C.block_n / kFormatRowWarps / (kWarpSize / kPanelPieces) / kOfPanel;  // of a lane
+  static constexpr int kRowsOfPanel = C.block_n / kFormatRowWarps / (kWarpSize / kPanelPieces);  // of a lane
 
-  __device__ __forceinline__ static constexpr ColumnRange columns_at(int step) {
+  __device__ __forceinline__ static constexpr ColumnRange columns_of_panel(int order) {
     constexpr int kValuePanels = panels(C.head_dim_v);
     constexpr int kBehind = kPanels - kValuePanels;
     static_assert(kBehind <= 1);
-    const int order = step / kOfPanel;
     return {(order < kBehind ? kValuePanels : order - kBehind) * kPanelColumns, kPanelColumns};
   }
 
-  /// Registers that a row of a step takes.
-  __device__ __forceinline__ static constexpr int words_at(int step) {
+  /// Registers that a row of a panel takes.
+  __device__ __forceinline__ static constexpr int words_of_row(int order) {
     for (int part = 0; part < C.format.part_count; ++part) {
-      if (has_columns(C.format, part, columns_at(step))) {
+      if (has_columns(C.format, part, columns_of_panel(order))) {
         const StoredPart own = part_of(C.format, part);
         const bool has_scale = own.scale != StoredScale::none && own.scale_offset != kScaleApart;
         return piece_bytes(own.element) / 4 + (has_scale ? 1 : 0);
@@ -35,13 +32,27 @@ struct FormatSteps {
     return piece_words(C.format) + 1;
   }
 
+  /// Registers for what is on its way, as compiling shows.
+  static constexpr int kMostWords = piece_bytes(part_of(C.format, 0).element) == kPieceBytes ? 20 : 24;
+
+  /// A warp has six scoreboards: with more steps on their way, waiting for one would be waiting for others, too. So a
+  /// step has all of a panel's rows where registers hold as many of those.
+  static constexpr int kMostAhead = 3;
+  static constexpr int kOfPanel = has_scales_apart(C.format) ? 1 : 2;
+  static constexpr int kCount = kPanels * kOfPanel;
+  static constexpr int kRows = kRowsOfPanel / kOfPanel;  // of a lane
+
+  __device__ __forceinline__ static constexpr ColumnRange columns_at(int step) {
+    return columns_of_panel(step / kOfPanel);
+  }
+
   /// The most registers that so many steps in a row take, over blocks.
   __device__ __forceinline__ static constexpr int words_of(int steps) {
     int most = 0;
     for (int first = 0; first < kCount; ++first) {
       int words = 0;
       for (int step = first; step < first + steps; ++step) {
-        words += kRows * words_at(step % kCount);
+        words += kRows * words_of_row(step % kCount / kOfPanel);
       }
       most = words > most ? words : most;
     }
@@ -51,12 +62,8 @@ struct FormatSteps {
   /// Steps that are loaded before the first of them is converted: a divisor of a block's, so that a step has the same
   /// registers in every block.
   __device__ __forceinline__ static constexpr int ahead() {
-    constexpr int kLargest = 16;  // bytes of a piece
-    constexpr bool kIsLarge = piece_bytes(part_of(C.format, 0).element) == kLargest;
-    constexpr bool kHasMore = has_scales_apart(C.format) || C.format.tail_bytes > 0;  // that takes registers
-    constexpr int kMostWords = kIsLarge ? 20 : kHasMore ? 24 : 32;                    // as compiling shows
     int steps = 1;
-    for (int more = 2; more < kCount; ++more) {
+    for (int more = 2; more <= kMostAhead; ++more) {
       if (kCount % more == 0 && words_of(more) <= kMostWords) {
         steps = more;
       }

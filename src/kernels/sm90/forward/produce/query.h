@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_query_panel(const Context<C>& context, cons
 /// Wide loops: a tile's columns of Q that stay in shared memory: by the thread that feeds.
 template <Config C>
 __device__ __forceinline__ void load_shared_queries(const Context<C>& context, const TileWork& work,
-                                             unsigned char* destination, uint64_t& full) {
+                                                    unsigned char* destination, uint64_t& full) {
   const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
   expect(full, smem_plan(C).q_bytes);
   load_query_panels(context, work, rows, panels(C.register_columns), panels(C.head_dim), work.m_begin, destination,

@@ -88,8 +88,8 @@ class FormatRowsFeeder {
   }
 
   __device__ __forceinline__ StoredRow find_row() const {
-    const StoredRow row = sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_,
-                                                        sequence_, in_sequence_);
+    const StoredRow row =
+        sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_, sequence_, in_sequence_);
     const auto* const zeros = reinterpret_cast<const unsigned char*>(kNoRow<kFormat.row_bytes>);
     return row.body == nullptr ? StoredRow{zeros, zeros} : row;
   }

@@ -8,8 +8,8 @@
 
 namespace strobe::sm90::forward {
 
-/// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy 128 bytes of a row, a lane always of the
-/// same rows. The lanes of a warp share its rows out to find where they lie, once a block.
+/// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy 128 bytes of a row, a lane always of
+/// the same rows. The lanes of a warp share its rows out to find where they lie, once a block.
 template <Config C>
 class SharedRowsFeeder {
  public:
@@ -79,9 +79,8 @@ class SharedRowsFeeder {
   }
 
   __device__ __forceinline__ void find_rows(RowPieces& pieces, const Rows& rows, int entry, int row, int head) const {
-    const unsigned own = entry == kNoEntry
-                             ? RowPieces::kNone
-                             : static_cast<unsigned>(rows.offset(entry, row, head) / (kPieceBytes / 2));
+    const unsigned own =
+        entry == kNoEntry ? RowPieces::kNone : static_cast<unsigned>(rows.offset(entry, row, head) / (kPieceBytes / 2));
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const unsigned at = __shfl_sync(kFullWarp, own, i * kRowsAtOnce + lane_ / kPanelPieces);
