@@ -35,8 +35,7 @@ struct FormatSteps {
   /// Registers for what is on its way, as compiling shows.
   static constexpr int kMostWords = piece_bytes(part_of(C.format, 0).element) == kPieceBytes ? 20 : 24;
 
-  /// A warp has six scoreboards: with more steps on their way, waiting for one would be waiting for others, too. So a
-  /// step has all of a panel's rows where registers hold as many of those.
+  /// More steps on their way are no faster, but spill. log: wide-rows-panels
   static constexpr int kMostAhead = 3;
   static constexpr int kOfPanel = has_scales_apart(C.format) ? 1 : 2;
   static constexpr int kCount = kPanels * kOfPanel;
