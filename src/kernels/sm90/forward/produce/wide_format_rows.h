@@ -19,8 +19,8 @@ __device__ const uint4 kNoRow[(bytes + sizeof(uint4) - 1) / sizeof(uint4)] = {};
 /// One of kFormatRowWarps warps, which converts rows of its own. Eight lanes have the eight pieces of a panel's row, a
 /// lane always those of the same rows.
 ///
-/// A block is converted in steps of half a panel's rows. As many steps are loaded ahead, over blocks and tiles, as
-/// registers hold, and the rows of the next block are on their way to L2 by then.
+/// A block is converted in steps of a panel's rows, or of half of them. As many steps are loaded ahead, over blocks and
+/// tiles, as registers hold, and the rows of the next block are on their way to L2 by then.
 template <Config C>
 class FormatRowsFeeder {
  public:
