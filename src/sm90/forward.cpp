@@ -175,6 +175,7 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const forwar
                                   .workers = plan.workers,
                                   .threads = threads_per_block(config),
                                   .smem_bytes = smem_bytes,
+                                  .cluster = cluster_ctas(config),
                                   .tiles = {.heads = plan.tiles.heads,
                                             .packed_heads = config.packed_heads,
                                             .m_tiles = plan.tiles.m_tiles,

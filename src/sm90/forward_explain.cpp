@@ -74,6 +74,7 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
     text +=
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
   }
+  if (c.in_pairs) text += "pairs         two CTAs, a cluster, convert the keys of two tiles once\n";
   if (c.rule.tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
   const bool sorted = c.schedule == Schedule::sorted;
   text +=

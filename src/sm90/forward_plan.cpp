@@ -178,6 +178,9 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   if (config.schedule == Schedule::split) {
     plan.workers = std::max(1, workers_of_split_keys(problem, config, shape, choice.split_ctas));
+  }
+  plan.workers = std::max(plan.workers / cluster_ctas(config), 1) * cluster_ctas(config);
+  if (config.schedule == Schedule::split) {
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles.tiles, plan.workers);
   }
   if (folds(config) && !config.keeps_in_smem) {

@@ -60,7 +60,7 @@ constexpr auto fields_of(const Config&) {
       field("consumer_registers", &Config::consumer_registers), field("output_warpgroups", &Config::output_warpgroups),
       field("output_registers", &Config::output_registers), field("key_panels", &Config::key_panels),
       field("register_columns", &Config::register_columns), field("values_in_keys", &Config::values_in_keys),
-      field("debug", &Config::debug));
+      field("in_pairs", &Config::in_pairs), field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -28,12 +28,6 @@ Result<forward::Config> config_of(const AttentionProblem& problem, const gpu::De
   }
   const Result<forward::Config> tiles = forward_config(problem, shape, choice);
   if (!tiles.ok()) return tiles.status();
-  // Each tile converts the rows anew. log: wide-rows-in-format
-  const std::int64_t tiles_of_rows = m_tiles_of(problem, *tiles) * (problem.heads_q / tiles->packed_heads);
-  if (tiles_of_rows > most_tiles) {
-    return unsupported("{} tiles of query rows read each row: the sm90 kernels convert it where it lies for one",
-                       tiles_of_rows);
-  }
   forward::Config config = *tiles;
   config.keys = forward::KeySource::rows_in_format;
   // A table of sorted sequences would take the place of a stage, where two blocks have to fit.
@@ -41,11 +35,20 @@ Result<forward::Config> config_of(const AttentionProblem& problem, const gpu::De
   if (config.schedule == Schedule::sorted || many) config.schedule = Schedule::rounds;
   config.format = format;
   const std::optional<forward::Config> shared = shared_values_config(problem, config);
-  if (shared.has_value()) return *shared;
-  return unsupported(
-      "head_dim is {} and head_dim_v {}, of {} key heads: the sm90 kernels convert rows where they lie of one head, "
-      "512 or 576 columns and 512 of V",
-      problem.head_dim, problem.head_dim_v, problem.heads_kv);
+  if (!shared.has_value()) {
+    return unsupported(
+        "head_dim is {} and head_dim_v {}, of {} key heads: the sm90 kernels convert rows where they lie of one head, "
+        "512 or 576 columns and 512 of V",
+        problem.head_dim, problem.head_dim_v, problem.heads_kv);
+  }
+  // Each tile converts the rows anew, or a pair of them. log: wide-rows-in-format
+  const std::int64_t tiles_of_rows = m_tiles_of(problem, *shared) * (problem.heads_q / shared->packed_heads);
+  if (tiles_of_rows > most_tiles * cluster_ctas(*shared)) {
+    return unsupported(
+        "{} tiles of query rows read each row: the sm90 kernels convert it where it lies for one, or a pair",
+        tiles_of_rows);
+  }
+  return *shared;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "call/arithmetic.h"
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/dealt_tiles.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -36,9 +37,7 @@ bool is_crowded(const ScoreRule& rule) {
 WideRegisters shared_registers(const Config& config) {
   const bool splits = config.schedule == Schedule::split;
   const bool causal = config.rule.mask_right;
-  if (config.keys == forward::KeySource::rows_in_format) {
-    return splits ? WideRegisters{104, 88, 0} : WideRegisters{96, 96, 0};
-  }
+  if (config.keys == forward::KeySource::rows_in_format) return {96, 96, 0};
   if (config.keys == forward::KeySource::page_rows) return {48, 144, splits ? 128 : 256};
   if (config.keys == forward::KeySource::page_boxes) {
     if (!splits && !causal) return {48, 144, 256};
@@ -92,6 +91,17 @@ Config with_shared_stages(const Config& tiles) {
   return config;
 }
 
+/// Two tiles whose rows see the same keys, CTAs of a cluster, which convert those once. All tiles must be such pairs,
+/// one beside the other in the order in which CTAs take them. What TMA loads is not faster in pairs. log: wide-pairs
+bool converts_in_pairs(const Config& config, const AttentionProblem& problem) {
+  if (config.keys != forward::KeySource::rows_in_format || has_diagonal(config.rule)) return false;
+  const std::int64_t heads = problem.heads_q / config.packed_heads;
+  const std::int64_t m_tiles = m_tiles_of(problem, config);
+  if (config.schedule == Schedule::split) return heads % 2 == 0;
+  if (config.rule.varlen && m_tiles > 1) return false;  // of two tiles of a head a shorter sequence may have one
+  return config.schedule == Schedule::rounds && heads * m_tiles % 2 == 0;
+}
+
 }  // namespace
 
 Config with_wide_columns(const Config& call, const AttentionProblem& problem) {
@@ -125,6 +135,7 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
   config.values_in_keys = true;
   const bool has_small_boxes = tiles.keys == forward::KeySource::page_boxes && problem.page_size < kLeastSharedBoxRows;
   if (has_small_boxes) config.keys = forward::KeySource::page_rows;
+  config.in_pairs = converts_in_pairs(config, problem);
   return config;
 }
 

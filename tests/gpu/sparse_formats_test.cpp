@@ -136,24 +136,31 @@ TEST_P(GpuSparseFormats, RandomCallsOfWideHeadsMatchReference) {
   }
 }
 
+/// Lists of rows of a model, which producers convert on Hopper: for one tile of heads, and for two, which a pair of
+/// CTAs has.
+SparseShape listed_rows_shape(const RowFormat& format, std::int64_t heads, std::int64_t topk) {
+  SparseShape shape;
+  shape.dtype = DType::bfloat16;
+  shape.head_dim = format.columns();
+  shape.head_dim_v = format.head_dim_v;
+  shape.group = heads;
+  shape.contiguous = true;
+  shape.sources = {SourceShape{.layout = KeyLayout::pages,
+                               .k_format = format,
+                               .v_apart = false,
+                               .topk = topk,
+                               .page_size = 64,
+                               .max_keys = topk * 6 / 5,
+                               .lengths = true}};
+  return shape;
+}
+
 /// Each ready-made format of a model, in pages, with many heads, as it is decoded; on Hopper by producers.
 TEST_P(GpuSparseFormats, RowsOfModelsMatchReference) {
   for (const RowFormat& format : {mla_bfloat16_rows(), deepseek_v32_rows(), deepseek_v4_rows(), deepseek_v41_rows(),
                                   deepseek_v41_four_bit_rows()}) {
-    SparseShape shape;
-    shape.dtype = DType::bfloat16;
-    shape.head_dim = format.columns();
-    shape.head_dim_v = format.head_dim_v;
-    shape.group = 16;
+    SparseShape shape = listed_rows_shape(format, 16, 200);
     shape.sink = true;
-    shape.contiguous = true;
-    shape.sources = {SourceShape{.layout = KeyLayout::pages,
-                                 .k_format = format,
-                                 .v_apart = false,
-                                 .topk = 200,
-                                 .page_size = 64,
-                                 .max_keys = 300,
-                                 .lengths = true}};
     SparseCase one(shape, 3);
     run(one, 3);
     if (HasFailure()) return;
@@ -166,50 +173,38 @@ TEST_P(GpuSparseFormats, RowsOfModelsMatchReference) {
 /// Tiles that follow one another in a CTA, lists of several blocks, and lists that name nothing.
 TEST_P(GpuSparseFormats, ManyQueriesOfRowsOfModelsMatchReference) {
   for (const RowFormat& format : {deepseek_v32_rows(), deepseek_v4_rows()}) {
-    SparseShape shape;
-    shape.dtype = DType::float16;
-    shape.head_dim = format.columns();
-    shape.head_dim_v = format.head_dim_v;
-    shape.batch = 1;
-    shape.max_queries = 140;  // more than multiprocessors
-    shape.group = 64;         // one tile of heads
-    shape.contiguous = true;
-    shape.sources = {SourceShape{.layout = KeyLayout::pool,
-                                 .k_format = format,
-                                 .v_apart = false,
-                                 .topk = 70,
-                                 .page_size = 16,
-                                 .max_keys = 90,
-                                 .lengths = true}};
-    SparseCase one(shape, 17);
-    run(one, 17);
-    if (HasFailure()) return;
+    for (const std::int64_t heads : {64, 128}) {
+      SparseShape shape = listed_rows_shape(format, heads, 70);
+      shape.dtype = DType::float16;
+      shape.batch = 1;
+      shape.max_queries = 140;  // more than multiprocessors
+      shape.sources[0].layout = KeyLayout::pool;
+      shape.sources[0].page_size = 16;
+      SparseCase one(shape, 17);
+      run(one, 17);
+      if (HasFailure()) return;
+      if (tested_family() == Family::sm90) {
+        const std::string plan = explanation(one);
+        EXPECT_NE(plan.find("as the forward reads them\n"), std::string::npos) << plan;
+        EXPECT_EQ(plan.find("pairs ") != std::string::npos, heads == 128) << plan;
+      }
+    }
   }
 }
 
 /// Lists of few queries are shared out among CTAs.
 TEST_P(GpuSparseFormats, LongListsOfRowsOfModelsMatchReference) {
   for (const RowFormat& format : {deepseek_v32_rows(), deepseek_v41_rows()}) {
-    SparseShape shape;
-    shape.dtype = DType::bfloat16;
-    shape.head_dim = format.columns();
-    shape.head_dim_v = format.head_dim_v;
-    shape.batch = 2;
-    shape.max_queries = 1;
-    shape.group = 64;
-    shape.contiguous = true;
-    shape.sources = {SourceShape{.layout = KeyLayout::pages,
-                                 .k_format = format,
-                                 .v_apart = false,
-                                 .topk = 1500,
-                                 .page_size = 64,
-                                 .max_keys = 1800,
-                                 .lengths = true}};
-    SparseCase one(shape, 19);
-    run(one, 19);
-    if (HasFailure()) return;
-    if (tested_family() == Family::sm90) {
-      EXPECT_NE(explanation(one).find("split keys "), std::string::npos) << explanation(one);
+    for (const std::int64_t heads : {64, 128}) {
+      SparseShape shape = listed_rows_shape(format, heads, 1500);
+      shape.batch = 2;
+      shape.max_queries = 1;
+      SparseCase one(shape, 19);
+      run(one, 19);
+      if (HasFailure()) return;
+      if (tested_family() == Family::sm90) {
+        EXPECT_NE(explanation(one).find("split keys "), std::string::npos) << explanation(one);
+      }
     }
   }
 }

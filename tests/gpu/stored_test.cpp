@@ -3,6 +3,7 @@
 // keys and used lengths, few queries and many. seeds.h says how seeds are chosen.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -157,22 +158,41 @@ TEST_P(GpuStored, LatentRowsMatchReference) {
   std::cout << seeds.size() << " configurations\n";
 }
 
-// Of pages of any size, which the sm90 kernels convert where they lie where one tile has all query rows.
+/// Of a cache in pages, whose rows scales of a sequence belong to.
+StoredCase latent_page_case(std::uint64_t seed, std::int64_t heads, std::int64_t queries) {
+  StoredCase c = latent_stored_case(seed);
+  c.heads_q = heads;
+  c.seqlen_q = queries;
+  c.used = false;
+  c.k_rows = c.v_rows = c.seqlen_k;
+  c.options = {};
+  c.fill(seed);
+  return c;
+}
+
+// Of pages of any size, which the sm90 kernels convert where they lie where one tile has all query rows, or a pair.
 TEST_P(GpuStored, LatentPagesMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(20);
   for (const std::uint64_t seed : seeds) {
-    StoredCase c = latent_stored_case(seed);
-    c.heads_q = seed % 2 == 0 ? 16 : 64;
-    c.seqlen_q = seed % 4 == 0 ? 3 : 1;
-    c.used = false;
-    c.k_rows = c.v_rows = c.seqlen_k;
-    c.options = {};
-    c.fill(seed);
+    StoredCase c = latent_page_case(seed, std::array{64, 128, 16}[seed % 3], seed % 4 == 0 ? 3 : 1);
     Random random(seed);
     const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random);
     if (!matches_reference(with_values_in_keys(pages.arguments(), c), c, seed, true)) return;
   }
   std::cout << seeds.size() << " configurations\n";
+}
+
+// Several tiles to each CTA, or pair of them, and more sequences than a table holds.
+TEST_P(GpuStored, LatentPagesOfManySequences) {
+  for (const auto& [batch, heads, keys] : {std::tuple{140, 64, 150}, {140, 128, 150}, {420, 128, 70}}) {
+    StoredCase c = latent_page_case(1, heads, 1);
+    c.batch = batch;
+    c.seqlen_k = c.k_rows = c.v_rows = keys;
+    c.fill(1);
+    Random random(3);
+    const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random, 32);
+    if (!matches_reference(with_values_in_keys(pages.arguments(), c), c, 1, true)) return;
+  }
 }
 
 /// Table of pages for so many keys that no copy in 16 bits is made, of which sequences use as many as before.
@@ -201,13 +221,7 @@ class LargeTable {
 
 // Of caches that are too large to be converted, whatever the query rows.
 TEST_P(GpuStored, LatentRowsOfALargeCacheStay) {
-  StoredCase c = latent_stored_case(1);
-  c.heads_q = 128;
-  c.seqlen_q = 2;
-  c.used = false;
-  c.k_rows = c.v_rows = c.seqlen_k;
-  c.options = {};
-  c.fill(1);
+  StoredCase c = latent_page_case(1, 128, 2);
   Random random(3);
   const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random, 64);
   ASSERT_FALSE(pages.arguments().sequences.leftpad_k.given());  // another seed would do

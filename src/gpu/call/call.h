@@ -51,8 +51,13 @@ class Call : public engine::PlannedCall {
   template <class... Parameters>
   Status launch(const runtime::Kernel& kernel, int blocks, int threads, int smem_bytes, bool follows,
                 const CallStream& stream, const Parameters&... parameters) const {
-    const runtime::LaunchShape shape =
-        runtime::row_of_blocks(blocks, threads, smem_bytes, follows && device_.compute_major >= 9);
+    return launch(kernel, runtime::row_of_blocks(blocks, threads, smem_bytes, follows), stream, parameters...);
+  }
+
+  template <class... Parameters>
+  Status launch(const runtime::Kernel& kernel, runtime::LaunchShape shape, const CallStream& stream,
+                const Parameters&... parameters) const {
+    shape.overlaps_previous &= device_.compute_major >= 9;
     return runtime::launch(*device_.driver, kernel.launched_in(stream.context), shape, stream.handle, parameters...);
   }
 

@@ -16,6 +16,7 @@ struct ForwardLaunch {
   int workers = 0;  // CTAs
   int threads = 0;  // of each
   int smem_bytes = 0;
+  int cluster = 1;                  // CTAs of a cluster, of which workers is a multiple
   bool overlaps_previous = false;   // the kernel may start while the one before it in the stream ends
   CombinedTiles tiles;              // tiles.tiles == 0: there is nothing to compute
   SplitPlan split;                  // total_bytes == 0: a tile's keys are one CTA's
@@ -43,8 +44,10 @@ class ForwardCall : public Call {
 
   template <class... Parameters>
   Status launch_main(const CallStream& stream, const Parameters&... parameters) const {
-    return launch(launch_.kernel, launch_.workers, launch_.threads, launch_.smem_bytes, launch_.overlaps_previous,
-                  stream, parameters...);
+    runtime::LaunchShape shape =
+        runtime::row_of_blocks(launch_.workers, launch_.threads, launch_.smem_bytes, launch_.overlaps_previous);
+    shape.cluster.x = static_cast<unsigned>(launch_.cluster);
+    return launch(launch_.kernel, shape, stream, parameters...);
   }
 
   /// Enqueues what puts the parts of split keys together. `params`: the forward kernel's.

@@ -18,6 +18,8 @@ namespace strobe {
 /// where CTAs have whole parts of tiles, those are.
 /// With heads outermost, all sequences of a head come before those of the next: CTAs that work on two heads of one
 /// sequence then read its keys at the same time.
+/// In pairs, two CTAs are one worker, for two heads at a time. Slots are counted as if all first CTAs came before all
+/// second ones, so that the parts of a tile have neighbouring ones.
 template <Tiling T>
 class SplitScheduler {
  public:
@@ -26,14 +28,14 @@ class SplitScheduler {
   /// `params`: a kernel's. `params.tiles.heads`: of q, divided by packed_heads.
   template <typename Params>
   __device__ SplitScheduler(const Params& params, const SplitWork& work)
-      : heads_(params.tiles.heads),
+      : heads_(params.tiles.heads / kCtas),
         of_{params.sequences, work.visibility, sequence::offsets_of<T.rule>(params)},
         work_(work) {
     const SequenceParams& sequences = params.sequences;
     blocks_ = T.rule.varlen ? work.first_block[sequences.sequences] * heads_
                             : work.blocks_of_head * heads_ * sequences.sequences;
-    workers_ = min(static_cast<int>(gridDim.x), blocks_);  // each of them has a block: no part is left out
-    const int worker = blockIdx.x;
+    workers_ = min(static_cast<int>(gridDim.x) / kCtas, blocks_);  // each of them has a block: no part is left out
+    const int worker = static_cast<int>(blockIdx.x) / kCtas;
     if (has_whole_parts<T>(work)) {
       at_ = worker * work.parts_of_cta;
       end_ = min(at_ + work.parts_of_cta, blocks_);
@@ -63,6 +65,9 @@ class SplitScheduler {
         T.rule.varlen ? work_.first_block[sequence_ + 1] - work_.first_block[sequence_] : work_.blocks_of_head;
     tile.sequence = sequence_;
     tile.head = T.heads_outermost ? at_ / blocks_of_all_ : within / blocks_of_head;
+    if constexpr (T.in_pairs) {
+      tile.head = tile.head * kCtas + rank();
+    }
     within %= blocks_of_head;
     tile.m = 0;
     int blocks = blocks_of_tile<T>(work_.visibility, sequence, 0, first_key);
@@ -86,15 +91,20 @@ class SplitScheduler {
     } else {
       part.end = min(blocks, within + end_ - at_);
       const bool whole = part.end - part.first == blocks;
-      const int worker = blockIdx.x;
-      part.slot = whole ? -1 : 2 * worker + (within == 0 ? 1 : 0);
-      part.sharers = {worker, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker};
+      const int worker = static_cast<int>(blockIdx.x) / kCtas;
+      const int first = worker + rank() * (static_cast<int>(gridDim.x) / kCtas);
+      part.slot = whole ? -1 : 2 * first + (within == 0 ? 1 : 0);
+      part.sharers = {first, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker};
     }
     at_ += part.end - part.first;
     return true;
   }
 
  private:
+  static constexpr int kCtas = T.in_pairs ? 2 : 1;  // of a worker
+  static_assert(!T.in_pairs || (T.heads_outermost && T.segment_blocks == 0));
+
+  __device__ __forceinline__ static int rank() { return static_cast<int>(blockIdx.x) % kCtas; }
   __device__ __forceinline__ int first_of(int worker) const {
     return static_cast<int>(static_cast<long long>(blocks_) * worker / workers_);
   }
@@ -134,7 +144,7 @@ class SplitScheduler {
   int sequence_ = 0;
   int blocks_;             // of all tiles
   int blocks_of_all_ = 1;  // heads outermost: of one head's tiles
-  int workers_;            // CTAs that have some
+  int workers_;            // that have some
   int at_, end_;           // this CTA's that are left
 };
 

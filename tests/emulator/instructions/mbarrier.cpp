@@ -103,6 +103,16 @@ void decode_mbarrier(Decoder& decoder, const Statement& statement) {
 
 }  // namespace
 
+void emit_complete(Decoder& decoder, const Statement& statement, const SourceOperand& barrier, std::uint32_t bytes) {
+  const AddressOperand address = decode_address(decoder, barrier);
+  const BarrierUse use{.space = static_cast<std::uint32_t>(space_of(statement)),
+                       .is_wide = address.is_wide ? 1U : 0U,
+                       .action = static_cast<std::uint32_t>(Action::complete),
+                       .by_parity = 0};
+  decoder.emit(act, std::vector<Place>{}, {address.base, decoder.constant(bytes, 32)}, address.offset,
+               std::bit_cast<std::uint32_t>(use));
+}
+
 void add_mbarrier(DecodeTable& table) { table["mbarrier"] = decode_mbarrier; }
 
 }  // namespace strobe::emulator

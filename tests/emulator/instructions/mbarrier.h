@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "machine/grid.h"
+#include "ptx/decoder.h"
 
 namespace strobe::emulator {
 
@@ -58,5 +59,8 @@ class MemoryBarrier {
   std::byte* at_;
   std::uint64_t word_ = 0;
 };
+
+/// Of an instruction whose writes complete bytes of a barrier: so many, after what it emitted before.
+void emit_complete(Decoder& decoder, const Statement& statement, const SourceOperand& barrier, std::uint32_t bytes);
 
 }  // namespace strobe::emulator

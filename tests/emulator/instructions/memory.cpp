@@ -2,6 +2,7 @@
 // Loads and stores.
 #include "instructions/address.h"
 #include "instructions/lanes.h"
+#include "instructions/mbarrier.h"
 
 namespace strobe::emulator {
 namespace {
@@ -129,6 +130,10 @@ void decode_store(Decoder& decoder, const Statement& statement) {
   for (const SourceOperand& value : values) places.push_back(decoder.in(value, bits));
   decoder.emit(handler, std::vector<Place>{}, places, address.offset,
                std::bit_cast<std::uint32_t>(access_of(statement, address)));
+  if (statement.has("async")) {  // complete at once
+    const auto bytes = static_cast<std::uint32_t>(static_cast<int>(values.size()) * type_bits(type) / 8);
+    emit_complete(decoder, statement, statement.operands.at(2), bytes);
+  }
 }
 
 void decode_nothing(Decoder&, const Statement&) {}

@@ -191,5 +191,34 @@ TEST(EmulatedCluster, ArrivalsAtAnotherBlock) {
   EXPECT_EQ(program.run(counted(64), 2, 2)[40], 1U);
 }
 
+TEST(EmulatedCluster, StoresCompleteBytesOfAnotherBlocksBarrier) {
+  PtxProgram program(R"(
+    mov.u32 %r3, tile;
+    mov.u32 %r4, full;
+    setp.ne.u32 %p1, %r0, 0;
+    @!%p1 mbarrier.init.shared.b64 [full], 1;
+    @!%p1 mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [full], 1024;
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    mov.u32 %r5, %cluster_ctarank;
+    xor.b32 %r5, %r5, 1;
+    mapa.shared::cluster.u32 %r6, %r3, %r5;
+    mapa.shared::cluster.u32 %r4, %r4, %r5;
+    shl.b32 %r7, %r0, 4;
+    add.u32 %r6, %r6, %r7;
+    st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%r6], {%r1, %r1, %r1, %r0}, [%r4];
+  wait:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [full], 0;
+    @!%p3 bra wait;
+    add.u32 %r3, %r3, %r7;
+    ld.shared.u32 %r2, [%r3 + 8];
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+  )",
+                     kTile);
+  const Words result = program.run(counted(256), 4, 2);
+  for (std::uint32_t i = 0; i < 256; ++i) EXPECT_EQ(result[i], i ^ 64U);
+}
+
 }  // namespace
 }  // namespace strobe::emulator::test

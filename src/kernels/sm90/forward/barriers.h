@@ -15,7 +15,8 @@
 //   raw_empty[s]              3: one lane of each converter           loader      stage s was read
 // Wide loops: k_full[s] and k_empty[s] guard 64 columns of a block of keys, or of Q on its way to registers,
 // v_full[s] and v_empty[s] what one warpgroup multiplies of a block of V (at k_full and
-// v_full three warps that copy arrive for each panel), and
+// v_full three warps that copy arrive for each panel; of a pair of CTAs the readers of both arrive at k_empty and
+// v_empty of both), and
 //   p_full[s]                 4: one lane of each consumer warp           O's warps   stage s holds P, and its message
 //   p_empty[s]                4 x output warpgroups                       consumer    P V is done, the message was read
 // In debug variants every lane of a warp that arrives does: kWarpArrivals.
@@ -32,6 +33,7 @@
 #include "kernels/sm90/ptx/cuda_ptx.h"
 #include "kernels/sm90/ptx/warpgroup.h"
 #include "kernels/sm90/tile/fragment.h"
+#include "kernels/sm90/tile/pair.h"
 #include "kernels/sm90/tile/pipeline.h"
 
 namespace strobe::sm90::forward {
@@ -110,7 +112,8 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
 inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
 /// Where V is part of K, all warps copy rows of their own of every panel. Each thread's copies arrive by themselves.
 inline constexpr int kSharedRowWarps = kWarpsPerWarpgroup;
-/// Likewise where rows are in a format, but that each warp arrives once.
+/// Likewise where rows are in a format, but that each warp arrives once. Those of a pair announce what the warp of
+/// their number in the other CTA stores here.
 inline constexpr int kFormatRowWarps = kWarpsPerWarpgroup;
 
 constexpr int panel_writers(const Config& c) {
@@ -138,14 +141,15 @@ struct Barriers<C> {
   /// By one thread, before anyone uses them.
   __device__ void init() {
     constexpr int kWarpgroup = kWarpsPerWarpgroup * kWarpArrivals<C.debug>;
+    constexpr int kReaders = kWarpgroup * cluster_ctas(C);
     const auto init_all = [](auto& full, auto& empty, int writers, int readers) {
       for (int s = 0; s < static_cast<int>(sizeof(full) / sizeof(full[0])); ++s) {
         cuda::ptx::mbarrier_init(&full[s], writers);
         cuda::ptx::mbarrier_init(&empty[s], readers);
       }
     };
-    init_all(k_full, k_empty, panel_writers(C), kWarpgroup);
-    init_all(v_full, v_empty, value_writers(C), kWarpgroup);
+    init_all(k_full, k_empty, panel_writers(C), kReaders);
+    init_all(v_full, v_empty, value_writers(C), kReaders);
     init_all(p_full, p_empty, kWarpgroup, C.output_warpgroups * kWarpgroup);
     init_all(q_full[0], q_empty[0], 1, kWarpgroup);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
@@ -165,6 +169,16 @@ __device__ __forceinline__ bool has_completed(uint64_t& barrier, uint32_t parity
 template <Config C>
 __device__ __forceinline__ void arrive(uint64_t& barrier) {
   sm90::arrive<C.debug>(barrier);
+}
+
+/// Wide loops: this warp needs a stage of K or V no more.
+template <Config C>
+__device__ __forceinline__ void release(uint64_t& empty) {
+  if constexpr (C.in_pairs) {
+    arrive_at_both<C.debug>(empty);
+  } else {
+    arrive<C>(empty);
+  }
 }
 
 /// The order of ping-pong: warpgroups take turns on the tensor cores.

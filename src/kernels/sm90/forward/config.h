@@ -119,6 +119,9 @@ struct Config {
   // V is K's first columns: those are loaded once, 128 to a stage of V's ring. The ring of K has the columns behind.
   bool values_in_keys = false;
 
+  // Rows in a format: two CTAs, a cluster, have tiles of the same keys. Each converts half of the rows, for both.
+  bool in_pairs = false;
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -128,6 +131,9 @@ constexpr bool eight_bit(const Config& c) { return is_eight_bit(c.operands); }
 constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
 constexpr bool is_wide(const Config& c) { return c.loop == Loop::wide; }
+
+/// CTAs of a cluster.
+constexpr int cluster_ctas(const Config& c) { return c.in_pairs ? 2 : 1; }
 
 /// Columns of O that one warpgroup holds.
 constexpr int output_columns(const Config& c) { return is_wide(c) ? c.head_dim_v / c.output_warpgroups : c.head_dim_v; }
@@ -195,6 +201,7 @@ constexpr Tiling tiling(const Config& c) {
           .packed_heads = c.packed_heads,
           .threads = threads_per_block(c),
           .heads_outermost = is_wide(c),
+          .in_pairs = c.in_pairs,
           .segment_blocks = c.segment_blocks};
 }
 

@@ -40,6 +40,11 @@ constexpr bool registers_fit(const Config& c) {
          registers_at_launch(c) * threads_per_block(c) / kWarpgroupSize;
 }
 
+/// Pairs: tiles without masks, of which two CTAs walk over the same blocks.
+constexpr bool pairs_fit(const Config& c) {
+  return c.keys == KeySource::rows_in_format && !has_diagonal(c.rule) && c.schedule != Schedule::dealt;
+}
+
 /// Whether the loop is one for the operands, and what it does is asked for and possible.
 constexpr bool fields_agree(const Config& c) {
   const bool loop = eight_bit(c) == (c.loop == Loop::eight_bit || c.loop == Loop::eight_bit_serial);
@@ -48,7 +53,8 @@ constexpr bool fields_agree(const Config& c) {
   const bool ahead = c.exponentials_ahead == 0 || (sums_by_block(c) && c.loop == Loop::eight_bit);
   const bool joined = !c.rule.query_values || (is_wide(c) && c.keys != KeySource::rows_in_format && c.bias_stages == 0);
   const bool softcap = !c.caps_in_softmax || (score::may_cap_in_softmax(c.rule) && !eight_bit(c));
-  return loop && own_begins && producers && ahead && joined && softcap && (!c.relative_alibi || c.rule.alibi);
+  return loop && own_begins && producers && (!c.in_pairs || pairs_fit(c)) && ahead && joined && softcap &&
+         (!c.relative_alibi || c.rule.alibi);
 }
 
 template <Config C>
@@ -57,7 +63,11 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
     barriers.init();
   }
   poison<C.debug>(smem, smem_plan(C).barriers);
-  __syncthreads();
+  if constexpr (C.in_pairs) {
+    sync_pair();
+  } else {
+    __syncthreads();
+  }
 }
 
 /// Sorted and split schedules have a table of their own, in shared memory.
@@ -114,6 +124,9 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
       ptx::setmaxnreg_inc<C.consumer_registers>();
     }
     LoopOf<C>(context, warpgroup - C.producer_warpgroups).run();
+  }
+  if constexpr (C.in_pairs) {
+    sync_pair();
   }
 }
 

@@ -22,15 +22,19 @@ __device__ __forceinline__ uint32_t map_shared(const void* local, uint32_t rank)
   return mapped;
 }
 
-__device__ __forceinline__ void st_shared_cluster_v4(uint32_t address, const uint4& words) {
-  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
-               : "memory");
+/// Stores 16 bytes, and completes as many of a barrier of the same CTA when they are there. Stores that a barrier is
+/// told of by a later arrival have to be fenced first, which waits for every load and store under way.
+__device__ __forceinline__ void st_async_v4(uint32_t address, const uint4& words, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(
+          address),
+      "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(barrier)
+      : "memory");
 }
 
-/// Arrives at a barrier of that CTA, after what this thread did to any shared memory of the cluster.
+/// Arrives at a barrier of that CTA: what this warp has read may be overwritten then. It orders no stores.
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
 }  // namespace strobe::ptx

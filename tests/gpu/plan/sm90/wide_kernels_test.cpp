@@ -271,12 +271,16 @@ class Sm90FormatRowKernels : public CompiledKernels, public testing::WithParamIn
 TEST_P(Sm90FormatRowKernels, Compile) {
   const RowFormat& format = GetParam().format;
   for (const auto& [queries, dtype] : {std::pair{1, DType::bfloat16}, std::pair{10'000, DType::float16}}) {
-    AttentionProblem problem = test::problem_of_rows(queries, format.columns());
-    problem.dtype = dtype;
-    const Result<forward::Config> config = rows_config(problem, test::kH200, format);
-    ASSERT_TRUE(config.ok()) << config.status().message();
-    EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
-    expect_compiles_with_spills_to(kMostSpilledOfRows, forward_variant(*config));
+    for (const std::int64_t heads : {64, 128}) {
+      AttentionProblem problem = test::problem_of_rows(queries, format.columns());
+      problem.dtype = dtype;
+      problem.heads_q = heads;
+      const Result<forward::Config> config = rows_config(problem, test::kH200, format);
+      ASSERT_TRUE(config.ok()) << config.status().message();
+      EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
+      EXPECT_EQ(config->in_pairs, heads == 128);
+      expect_compiles_with_spills_to(kMostSpilledOfRows, forward_variant(*config));
+    }
   }
 }
 
@@ -284,14 +288,17 @@ TEST_P(Sm90FormatRowKernels, Compile) {
 TEST_F(CompiledKernels, OfLatentRowsOfACache) {
   for (const DType stored : {DType::float8_e4m3, DType::int8}) {
     for (const auto& [queries, dtype] : {std::pair{1, DType::bfloat16}, std::pair{1'000, DType::float16}}) {
-      AttentionProblem problem = test::problem_of_rows(queries, 576);
-      problem.dtype = dtype;
-      problem.page_size = 64;
-      problem.stored = {.dtype = stored, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
-      const auto config = cache_rows_config(problem, test::kH200);
-      ASSERT_TRUE(config.has_value());
-      EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
-      expect_compiles_with_spills_to(kMostSpilledOfRows, forward_variant(*config));
+      for (const std::int64_t heads : {64, 128}) {
+        AttentionProblem problem = test::problem_of_rows(queries, 576);
+        problem.dtype = dtype;
+        problem.heads_q = heads;
+        problem.page_size = 64;
+        problem.stored = {.dtype = stored, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
+        const auto config = cache_rows_config(problem, test::kH200);
+        ASSERT_TRUE(config.has_value());
+        EXPECT_EQ(config->schedule, queries == 1 ? Schedule::split : Schedule::rounds);
+        expect_compiles_with_spills_to(kMostSpilledOfRows, forward_variant(*config));
+      }
     }
   }
 }

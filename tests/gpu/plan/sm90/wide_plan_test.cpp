@@ -150,8 +150,9 @@ TEST(Sm90WidePlan, SaysWhyRowsInAFormatAreConvertedBefore) {
   const std::string widths =
       ", of 1 key heads: the sm90 kernels convert rows where they lie of one head, 512 or 576 columns and 512 of V";
   EXPECT_EQ(reason(nothing, deepseek_v32_rows()), "");
-  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 128; }, deepseek_v32_rows()),
-            "2 tiles of query rows read each row: the sm90 kernels convert it where it lies for one");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 128; }, deepseek_v32_rows()), "");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.heads_q = 192; }, deepseek_v32_rows()),
+            "3 tiles of query rows read each row: the sm90 kernels convert it where it lies for one, or a pair");
   EXPECT_EQ(reason(nothing, plain_rows(DType::float32, 576)),
             "rows have float32 elements: the sm90 kernels convert those of up to 16 bits where they lie");
   EXPECT_EQ(reason([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; }, eight_bit_rows(RowElement::int8, 128)),
@@ -160,7 +161,8 @@ TEST(Sm90WidePlan, SaysWhyRowsInAFormatAreConvertedBefore) {
             "softcap is given: the sm90 kernels convert rows where they lie without it");
 }
 
-/// Latent rows of a cache in 8 bits are such rows, too, where they are in pages and one tile has all that read them.
+/// Latent rows of a cache in 8 bits are such rows, too, where they are in pages and one tile, or a pair, has all that
+/// read them.
 TEST(Sm90WidePlan, ConvertsLatentRowsOfACacheWhereTheyLie) {
   const auto stay = [](WideChange change) {
     AttentionProblem problem = problem_of_rows(32, 576);
@@ -179,6 +181,7 @@ TEST(Sm90WidePlan, ConvertsLatentRowsOfACacheWhereTheyLie) {
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.page_size = 1; }));
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.heads_q = 16, p.seqlen_q = 4, p.total_q = 128; }));
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.stored.dtype = DType::int8; }));
+  EXPECT_TRUE(stay([](AttentionProblem& p) { p.heads_q = 128; }));
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.seqlen_q = 2, p.total_q = 64; }));  // two tiles
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.page_size = 0, p.has_seqused_k = false; }));
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.has_leftpad_k = true; }));
@@ -189,7 +192,7 @@ TEST(Sm90WidePlan, ConvertsLatentRowsOfACacheWhereTheyLie) {
 /// Where a copy would be too large, all tiles convert what they read.
 TEST(Sm90WidePlan, LatentRowsOfALargeCacheStay) {
   AttentionProblem problem = problem_of_rows(32, 576);
-  problem.heads_q = 128;
+  problem.heads_q = 256;
   problem.page_size = 64;
   problem.seqlen_k = 128 * 1024;
   problem.stored = {.dtype = DType::float8_e4m3, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
@@ -198,6 +201,37 @@ TEST(Sm90WidePlan, LatentRowsOfALargeCacheStay) {
   problem.batch = problem.total_q = 1;
   EXPECT_TRUE(gpu::converts_cache(problem));
   EXPECT_FALSE(cache_rows_config(problem, kH200).has_value());
+}
+
+/// Two tiles of the same keys are a pair of CTAs, which convert those once: where all tiles are such pairs, in any
+/// order that CTAs take them in, and without a mask.
+TEST(Sm90WidePlan, TilesOfTheSameRowsArePairs) {
+  const auto in_pairs = [](std::int64_t sequences, WideChange change) {
+    AttentionProblem problem = problem_of_rows(sequences, 576);
+    problem.heads_q = 128;
+    problem.page_size = 64;
+    problem.stored = {.dtype = DType::float8_e4m3, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
+    change(problem);
+    const auto config = cache_rows_config(problem, kH200);
+    if (!config.has_value()) return false;
+    for (const int multiprocessors : {1, 5, 78, 114, 132}) {
+      gpu::DeviceShape shape = kH200;
+      shape.multiprocessors = multiprocessors;
+      EXPECT_EQ(forward_plan(with_rows_of_cache(problem), shape, *config).workers % cluster_ctas(*config), 0);
+    }
+    return config->in_pairs;
+  };
+  const WideChange nothing = [](AttentionProblem&) {};
+  EXPECT_TRUE(in_pairs(128, nothing));
+  EXPECT_TRUE(in_pairs(2, nothing));    // split keys
+  EXPECT_TRUE(in_pairs(600, nothing));  // too many for tables of sequences
+  EXPECT_FALSE(in_pairs(128, [](AttentionProblem& p) { p.heads_q = 64; }));
+  EXPECT_FALSE(in_pairs(128, [](AttentionProblem& p) { p.seqlen_q = 2, p.total_q = 256; }));
+  EXPECT_FALSE(in_pairs(128, [](AttentionProblem& p) {
+    p.heads_q = 64;
+    p.seqlen_q = 2;
+    p.total_q = 256;
+  }));
 }
 
 TEST(Sm90WidePlan, IsExplained) {

@@ -11,11 +11,12 @@
 //   rows_full[s], rows_empty[s]   as panels, with LSE or D of a step
 //   scores_full[s]       1 per warp of scores                                 sums       P or dS of a step is written
 //   scores_empty[s]      1 per warp of sums                                   scores     no warp reads it any more
-//   handed_full[s]       1 per warp of the first CTA's scores                 scores of the second CTA   P was handed over
+//   handed_full[s]       1: scores of the second CTA    P                      scores of the second CTA   P was handed over
 //   handed_empty[s]      1 per warp of the second CTA's scores                scores of the first CTA    it was read
 // clang-format on
 //
-// handed_full is used in the second CTA and handed_empty in the first, by arrivals of the other CTA.
+// handed_full is used in the second CTA, whose first thread announces what the first CTA stores there, and handed_empty
+// in the first, by arrivals of the other CTA.
 //
 // Named barriers (0 is __syncthreads): kLastRead: of both warpgroups of sums. kWarpgroup + w: of the sums' warpgroup w.
 // kQueries: of the scores' warpgroup.
@@ -23,7 +24,7 @@
 
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/wide/smem.h"
-#include "kernels/sm90/ptx/cluster.h"
+#include "kernels/sm90/tile/pair.h"
 
 namespace strobe::sm90::backward {
 
@@ -43,7 +44,7 @@ struct WideBarriers {
     init_ring(piece_full, 1, piece_empty, kWarpgroupArrivals);
     init_ring(rows_full, 1, rows_empty, kWarpgroupArrivals);
     init_ring(scores_full, kWarpgroupArrivals, scores_empty, kSumWarpgroups * kWarpgroupArrivals);
-    init_ring(handed_full, kWarpgroupArrivals, handed_empty, kWarpgroupArrivals);
+    init_ring(handed_full, 1, handed_empty, kWarpgroupArrivals);
     cuda::ptx::mbarrier_init(&resident_full, 1);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
@@ -58,23 +59,5 @@ struct WideBarriers {
     }
   }
 };
-
-/// Waits for arrivals of the other CTA, and sees what came before them.
-template <Config C>
-__device__ __forceinline__ void wait_for_peer(uint64_t& barrier, uint32_t parity) {
-  if constexpr (C.debug) {
-    wait<C>(barrier, parity);  // traps where nothing comes
-  }
-  while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cluster, &barrier, parity)) {
-  }
-}
-
-/// This warp's arrival at a barrier of the other CTA, after __syncwarp().
-template <Config C>
-__device__ __forceinline__ void arrive_at_peer(uint64_t& barrier, WideRole peer) {
-  if (C.debug || threadIdx.x % kWarpSize == 0) {
-    ptx::mbarrier_arrive_cluster(ptx::map_shared(&barrier, static_cast<uint32_t>(peer)));
-  }
-}
 
 }  // namespace strobe::sm90::backward

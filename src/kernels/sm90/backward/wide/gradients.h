@@ -42,12 +42,16 @@ class WideGradients : WideScores<C, WideRole::gradients> {
  private:
   /// dS = P (dP - D), in the place of dP; D comes scaled as P is.
   __device__ __forceinline__ void take_over(const ScoreBlock<C>& block, Scores<C>& dp, const RowNumbers<C>& d_sum) {
-    wait_for_peer<C>(barriers_.handed_full[handed_.stage], handed_.parity);
+    uint64_t& full = barriers_.handed_full[handed_.stage];
+    if (threadIdx.x % kWarpgroupSize == 0) {
+      expect(full, this->kPlan.scores_bytes);
+    }
+    wait<C>(full, handed_.parity);
     for_each_kept_part<C>(block, [&](int i, const auto& kept) __attribute__((always_inline)) {
       score_gradients<C>(dp, d_sum, *reinterpret_cast<const uint4*>(this->handed_chunk(i)), i, kept);
     });
     __syncwarp();
-    arrive_at_peer<C>(barriers_.handed_empty[handed_.stage], WideRole::probabilities);
+    arrive_at_peer<C.debug>(barriers_.handed_empty[handed_.stage], static_cast<int>(WideRole::probabilities));
     handed_.advance();
   }
 

@@ -73,12 +73,6 @@ __device__ __forceinline__ void run_wide(const TensorMaps& maps, const Params& p
   }
 }
 
-/// All threads of both CTAs, before either uses the other's shared memory, and before either leaves.
-__device__ __forceinline__ void sync_pair() {
-  cptx::barrier_cluster_arrive();
-  cptx::barrier_cluster_wait();
-}
-
 /// Grid: the launch's items times two.
 template <Config C>
 __global__ void __cluster_dims__(ctas_per_item(C), 1, 1) __launch_bounds__(threads_per_block(C), 1)

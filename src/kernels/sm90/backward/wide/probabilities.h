@@ -81,16 +81,14 @@ class WideProbabilities : WideScores<C, WideRole::probabilities> {
   /// P as float16. `mark(halves, i, j)`: what becomes of the pair at [i][j] of an operand.
   template <typename Mark>
   __device__ __forceinline__ void send_halves(const Scores<C>& p, const Mark& mark) {
-    constexpr WideRole kPeer = WideRole::gradients;
-    wait_for_peer<C>(barriers_.handed_empty[handed_.stage], handed_.parity ^ 1);
+    constexpr auto kPeer = static_cast<uint32_t>(WideRole::gradients);
+    wait<C>(barriers_.handed_empty[handed_.stage], handed_.parity ^ 1);
+    const uint32_t full = ptx::map_shared(&barriers_.handed_full[handed_.stage], kPeer);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
       const auto pair = [&](int j) { return mark(to_halves<C>(p[8 * i + 2 * j], p[8 * i + 2 * j + 1]), i, j); };
-      ptx::st_shared_cluster_v4(ptx::map_shared(this->handed_chunk(i), static_cast<uint32_t>(kPeer)),
-                                {pair(0), pair(1), pair(2), pair(3)});
+      ptx::st_async_v4(ptx::map_shared(this->handed_chunk(i), kPeer), {pair(0), pair(1), pair(2), pair(3)}, full);
     }
-    __syncwarp();
-    arrive_at_peer<C>(barriers_.handed_full[handed_.stage], kPeer);
     handed_.advance();
   }
 };

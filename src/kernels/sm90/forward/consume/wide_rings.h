@@ -150,7 +150,7 @@ class Rings<C> : public WideScoreRings<C> {
   /// Stages that P V reads are given back by those who compute it.
   __device__ __forceinline__ void release_piece(int piece) {
     if (Pieces::is_behind(piece)) {
-      arrive<C>(barriers_.k_empty[behind_at_.stage]);
+      release<C>(barriers_.k_empty[behind_at_.stage]);
       behind_at_.advance();
     }
   }

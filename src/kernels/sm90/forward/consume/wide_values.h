@@ -119,7 +119,7 @@ class ValueRing<C> {
     skip(C.output_warpgroups);
     return stage;
   }
-  __device__ __forceinline__ void give_back(int stage) { arrive<C>(barriers_.v_empty[stage]); }
+  __device__ __forceinline__ void give_back(int stage) { release<C>(barriers_.v_empty[stage]); }
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);

@@ -11,7 +11,8 @@ namespace strobe::sm90::forward {
 template <Config C>
 struct FormatSteps {
   static constexpr int kPanels = panels(C.head_dim);
-  static constexpr int kRowsOfPanel = C.block_n / kFormatRowWarps / (kWarpSize / kPanelPieces);  // of a lane
+  static constexpr int kRowsOfWarp = C.block_n / (kFormatRowWarps * cluster_ctas(C));  // CTAs of a pair share a block
+  static constexpr int kRowsOfPanel = kRowsOfWarp / (kWarpSize / kPanelPieces);        // of a lane
 
   __device__ __forceinline__ static constexpr ColumnRange columns_of_panel(int order) {
     constexpr int kValuePanels = panels(C.head_dim_v);
@@ -37,7 +38,7 @@ struct FormatSteps {
 
   /// More steps on their way are no faster, but spill. log: wide-rows-panels
   static constexpr int kMostAhead = 3;
-  static constexpr int kOfPanel = has_scales_apart(C.format) ? 1 : 2;
+  static constexpr int kOfPanel = has_scales_apart(C.format) || C.in_pairs ? 1 : 2;
   static constexpr int kCount = kPanels * kOfPanel;
   static constexpr int kRows = kRowsOfPanel / kOfPanel;  // of a lane
 

@@ -6,8 +6,8 @@
 #include "kernels/ptx/async_copy.h"
 #include "kernels/sequence/stored_pieces.h"
 #include "kernels/sm90/forward/produce/format_steps.h"
-#include "kernels/sm90/forward/produce/pages.h"
-#include "kernels/sm90/forward/produce/query.h"
+#include "kernels/sm90/forward/produce/wide_row_feeder.h"
+#include "kernels/sm90/tile/pair.h"
 
 namespace strobe::sm90::forward {
 
@@ -16,16 +16,21 @@ namespace strobe::sm90::forward {
 template <int bytes>
 __device__ const uint4 kNoRow[(bytes + sizeof(uint4) - 1) / sizeof(uint4)] = {};
 
-/// One of kFormatRowWarps warps, which converts rows of its own. Eight lanes have the eight pieces of a panel's row, a
-/// lane always those of the same rows.
+/// One of kFormatRowWarps warps, which converts rows of its own, for both CTAs of a pair.
 ///
 /// A block is converted in steps of a panel's rows, or of half of them. As many steps are loaded ahead, over blocks and
 /// tiles, as registers hold, and the rows of the next block are on their way to L2 by then.
 template <Config C>
-class FormatRowsFeeder {
+class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
+  using Base = WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp>;
+
  public:
   __device__ __forceinline__ FormatRowsFeeder(const Context<C>& context, int warp)
-      : context_(context), warp_(warp), lane_(threadIdx.x % kWarpSize) {}
+      : Base(context, warp, ((C.in_pairs ? rank_in_pair() * kFormatRowWarps : 0) + warp) * kRowsOfWarp) {
+    if constexpr (C.in_pairs) {
+      peer_ = ptx::map_shared(context.smem, rank_in_pair() ^ 1);
+    }
+  }
 
   /// Every block of every tile of this CTA.
   __device__ __forceinline__ void run() {
@@ -33,91 +38,87 @@ class FormatRowsFeeder {
     int tiles = 0;
     bool exists = cursor.next();
     Step steps[kStepsAhead];
-    read_number(cursor, exists);
-    row_ = find_row();
+    if (exists) {
+      read_number(cursor);
+    }
+    found_ = find_row();
+    share_rows();
     load_first<0>(steps);
     while (exists) {
       if (cursor.tiles() != tiles) {
         tiles = cursor.tiles();
-        feed_queries(cursor.work());
+        feed_shared_queries(cursor.work());
         if constexpr (has_scales_apart(kFormat)) {
           scale_ = sequence::scale_apart(context_.params.format, sequence_);
         }
       }
       exists = cursor.next();
-      read_number(cursor, exists);
+      if (exists) {
+        read_number(cursor);
+      } else {
+        number_ = kNoEntry;  // so that no load is under a condition
+      }
       feed_block<0>(steps);
     }
   }
 
  private:
-  static constexpr SmemPlan kPlan = smem_plan(C);
+  using Base::context_, Base::first_, Base::lane_, Base::row_, Base::sequence_, Base::number_, Base::behind_at_,
+      Base::shared_at_;
+  using Base::first_row, Base::piece, Base::read_number, Base::of_row, Base::feed_shared_queries;
+  using Base::kPlan, Base::kRowsOfWarp, Base::kRowsAtOnce, Base::kRowsOfLane, Base::kPanelBytes;
+
   static constexpr StoredFormat kFormat = C.format;
-  static constexpr int kRowsAtOnce = kWarpSize / kPanelPieces;
-  static constexpr int kRowsOfWarp = C.block_n / kFormatRowWarps;
   static constexpr int kEach = FormatSteps<C>::kRows;  // rows of a lane in a step
   static constexpr int kSteps = FormatSteps<C>::kCount;
   static constexpr int kStepsAhead = FormatSteps<C>::ahead();
-  static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
-  static_assert(columns_of(kFormat) == C.head_dim && C.values_in_keys);
-  static_assert(kWarpSize % kRowsOfWarp == 0);
+  static constexpr int kFindStep = kSteps / 2;  // of a block, where the rows of the next one are found
+  static_assert(kStepsAhead < kSteps - kFindStep);
+  static_assert(columns_of(kFormat) == C.head_dim && C.register_columns == 0);
   // P V of a block begins when the scores of the next are issued.
   static_assert(C.stages >= 2 * C.head_dim_v / kSharedColumns);
-  static_assert(C.q_stages == 1 && C.consumer_warpgroups == 1 && C.register_columns == 0);
 
   /// This lane's pieces of some rows of a panel.
   struct Step {
     StoredPiece<kFormat> pieces[kEach];
   };
 
-  /// Of the block.
-  __device__ __forceinline__ int first_row() const { return warp_ * kRowsOfWarp + lane_ / kPanelPieces; }
-  __device__ __forceinline__ int piece() const { return lane_ % kPanelPieces; }
-
-  /// Where there is no other block, of a row that does not exist, so that no load is under a condition.
-  __device__ __forceinline__ void read_number(const KeyCursor<C>& cursor, bool exists) {
-    if (!exists) {
-      number_ = kNoEntry;
-      return;
-    }
-    const int row = cursor.work().k.start + cursor.block() * C.block_n + warp_ * kRowsOfWarp + lane_ % kRowsOfWarp;
-    const int end = cursor.work().k.start + cursor.work().k.used;
-    sequence_ = cursor.work().tile.sequence;
-    in_sequence_ = row;
-    number_ = row < end ? page_number(context_.params.cache, sequence_, row) : kNoEntry;
-  }
-
   __device__ __forceinline__ StoredRow find_row() const {
     const StoredRow row =
-        sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_, sequence_, in_sequence_);
+        sequence::format_row<kFormat>(context_.params.cache, context_.params.format, number_, sequence_, row_);
     const auto* const zeros = reinterpret_cast<const unsigned char*>(kNoRow<kFormat.row_bytes>);
     return row.body == nullptr ? StoredRow{zeros, zeros} : row;
   }
 
-  /// The row whose number was read last, to L2: two lanes have every second line of it.
-  __device__ __forceinline__ void prefetch_row() const {
+  /// The row whose number was read last, to L2: some lanes have some of its lines each.
+  __device__ __forceinline__ void prefetch_row() {
     constexpr int kLine = 128;
     constexpr int kBodyBytes = kFormat.row_bytes - kFormat.tail_bytes;
     constexpr int kLanes = kWarpSize / kRowsOfWarp;
-    const StoredRow row = find_row();
+    found_ = find_row();
 #pragma unroll
     for (int line = 0; line < kBodyBytes + kLine - 1; line += kLanes * kLine) {  // one more, as rows begin anywhere
-      ptx::prefetch_l2(row.body + min(line + lane_ / kRowsOfWarp * kLine, kBodyBytes - 1));
+      ptx::prefetch_l2(found_.body + min(line + lane_ / kRowsOfWarp * kLine, kBodyBytes - 1));
     }
     if constexpr (kFormat.tail_bytes > 0) {
-      ptx::prefetch_l2(row.tail);
+      ptx::prefetch_l2(found_.tail);
     }
   }
 
-  /// Another lane's.
-  __device__ __forceinline__ static const unsigned char* address_of(const unsigned char* own, int lane) {
-    return reinterpret_cast<const unsigned char*>(
-        __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(own), lane));
+  /// Where this lane's rows of the next block lie: each was found by one lane of the warp.
+  __device__ __forceinline__ void share_rows() {
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      rows_[i] = reinterpret_cast<const unsigned char*>(of_row(i, reinterpret_cast<unsigned long long>(found_.body)));
+      if constexpr (kFormat.tail_bytes > 0) {
+        tails_[i] = of_row(i, static_cast<int>(found_.tail - found_.body));
+      }
+    }
   }
 
-  /// The i-th row of a lane in a step, counted from the lane's first.
+  /// Which of a lane's rows is the i-th of a step.
   __device__ __forceinline__ static constexpr int row_at(int step, int i) {
-    return (step % FormatSteps<C>::kOfPanel * kEach + i) * kRowsAtOnce;
+    return step % FormatSteps<C>::kOfPanel * kEach + i;
   }
 
   template <int step>
@@ -125,11 +126,8 @@ class FormatRowsFeeder {
     constexpr ColumnRange kColumns = FormatSteps<C>::columns_at(step);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int from = row_at(step, i) + lane_ / kPanelPieces;
-      StoredRow row{address_of(row_.body, from), nullptr};
-      if constexpr (kFormat.tail_bytes > 0) {
-        row.tail = address_of(row_.tail, from);
-      }
+      const int own = row_at(step, i);
+      const StoredRow row{rows_[own], kFormat.tail_bytes > 0 ? rows_[own] + tails_[own] : nullptr};
       to.pieces[i] = load_piece<kFormat, kColumns>(row, kColumns.first + piece() * kPieceColumns);
     }
   }
@@ -150,30 +148,43 @@ class FormatRowsFeeder {
       load<kNext>(to);
     } else {
       if constexpr (kNext == kSteps) {
-        row_ = find_row();
+        share_rows();
       }
       load<kNext - kSteps>(to);
     }
   }
 
+  /// To byte `to` of shared memory, of the other CTA of a pair, too.
   template <int step>
-  __device__ __forceinline__ void store(const Step& from, unsigned char* to) const {
+  __device__ __forceinline__ void store(const Step& from, int to, uint64_t& full) const {
     constexpr ColumnRange kColumns = FormatSteps<C>::columns_at(step);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
+      const int row = first_ + first_row() + row_at(step, i) * kRowsAtOnce;
+      const int at = to + piece_offset(row, piece());
       StoredPiece<kFormat> stored = from.pieces[i];
       if constexpr (has_scales_apart(kFormat)) {
         stored.scale = scale_;
       }
-      *reinterpret_cast<uint4*>(to + piece_offset(first_row() + row_at(step, i), piece())) =
+      const uint4 converted =
           packed_piece<C.rule.element, kFormat, kColumns>(stored, kColumns.first + piece() * kPieceColumns);
+      *reinterpret_cast<uint4*>(context_.smem + at) = converted;
+      if constexpr (C.in_pairs) {
+        ptx::st_async_v4(peer_ + at, converted, ptx::map_shared(&full, rank_in_pair() ^ 1));
+      }
     }
   }
 
-  /// What was stored goes to the consumers, who fence before their WGMMAs read it: a fence here would wait for loads.
-  __device__ __forceinline__ static void publish(uint64_t& full) {
+  /// What was stored, of so many panels, goes to the consumers, who fence before their WGMMAs read it: a fence here
+  /// would wait for loads.
+  template <int panels>
+  __device__ __forceinline__ void publish(uint64_t& full) const {
     __syncwarp();
-    arrive<C>(full);
+    if (C.in_pairs && lane_ == 0) {
+      expect(full, panels * kRowsOfWarp * kPanelRowBytes);
+    } else if (!C.in_pairs || C.debug) {
+      arrive<C>(full);
+    }
   }
 
   /// A step of the panel behind V's, in a stage of its own.
@@ -182,9 +193,10 @@ class FormatRowsFeeder {
     if constexpr (step % FormatSteps<C>::kOfPanel == 0) {
       wait<C>(context_.barriers.k_empty[behind_at_.stage], behind_at_.parity);
     }
-    store<step>(from, context_.smem + kPlan.k + behind_at_.stage * kPlan.k_bytes);
+    uint64_t& full = context_.barriers.k_full[behind_at_.stage];
+    store<step>(from, kPlan.k + behind_at_.stage * kPlan.k_bytes, full);
     if constexpr ((step + 1) % FormatSteps<C>::kOfPanel == 0) {
-      publish(context_.barriers.k_full[behind_at_.stage]);
+      publish<1>(full);
       behind_at_.advance();
     }
   }
@@ -196,10 +208,10 @@ class FormatRowsFeeder {
     if constexpr (kInStage == 0 && step % FormatSteps<C>::kOfPanel == 0) {
       wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
     }
-    store<step>(from,
-                context_.smem + kPlan.v + shared_at_.stage * kPlan.v_bytes + kInStage / kPanelColumns * kPanelBytes);
+    uint64_t& full = context_.barriers.v_full[shared_at_.stage];
+    store<step>(from, kPlan.v + shared_at_.stage * kPlan.v_bytes + kInStage / kPanelColumns * kPanelBytes, full);
     if constexpr (kInStage + kPanelColumns == kSharedColumns && (step + 1) % FormatSteps<C>::kOfPanel == 0) {
-      publish(context_.barriers.v_full[shared_at_.stage]);
+      publish<panels(kSharedColumns)>(full);
       shared_at_.advance();
     }
   }
@@ -207,7 +219,7 @@ class FormatRowsFeeder {
   /// The steps of a block from this one on. The registers of each are loaded again once it is stored.
   template <int step>
   __device__ __forceinline__ void feed_block(Step (&steps)[kStepsAhead]) {
-    if constexpr (step == kSteps / 2) {
+    if constexpr (step == kFindStep) {
       prefetch_row();
     }
     Step& own = steps[step % kStepsAhead];
@@ -222,27 +234,11 @@ class FormatRowsFeeder {
     }
   }
 
-  /// A tile's Q by TMA, which stays in shared memory.
-  __device__ __forceinline__ void feed_queries(const TileWork& work) {
-    if (warp_ == 0) {
-      wait<C>(context_.barriers.q_empty[0][0], q_parity_);
-      if (lane_ == 0) {
-        load_shared_queries(context_, work, context_.smem + kPlan.q, context_.barriers.q_full[0][0]);
-      }
-      __syncwarp();
-      q_parity_ ^= 1U;
-    }
-  }
-
-  const Context<C>& context_;
-  const int warp_, lane_;
-  int number_;                  // of the page of this lane's row of the block after the one that is stored
-  int sequence_, in_sequence_;  // that row
-  unsigned scale_;              // of the tile whose blocks are stored, where formats have it apart
-  StoredRow row_;               // of the block that is loaded
-  RingPosition<C.key_panels> behind_at_{0, 1};
-  RingPosition<C.stages> shared_at_{0, 1};
-  uint32_t q_parity_ = 1;
+  uint32_t peer_;                           // where the other CTA's shared memory begins
+  unsigned scale_;                          // of the tile whose blocks are stored, where formats have it apart
+  StoredRow found_;                         // the row whose number was read last
+  const unsigned char* rows_[kRowsOfLane];  // that this lane reads, of the block that is loaded
+  int tails_[kRowsOfLane];                  // from there to their tails, where formats have them
 };
 
 }  // namespace strobe::sm90::forward

@@ -3,22 +3,21 @@
 #pragma once
 
 #include "kernels/ptx/async_copy.h"
-#include "kernels/sm90/forward/produce/pages.h"
-#include "kernels/sm90/forward/produce/query.h"
+#include "kernels/sm90/forward/produce/wide_row_feeder.h"
 
 namespace strobe::sm90::forward {
 
-/// One of kSharedRowWarps warps, which copies rows of its own. Eight lanes copy 128 bytes of a row, a lane always of
-/// the same rows. The lanes of a warp share its rows out to find where they lie, once a block.
+/// One of kSharedRowWarps warps, which copies rows of its own.
 template <Config C>
-class SharedRowsFeeder {
+class SharedRowsFeeder : private WideRowFeeder<C, C.block_n / kSharedRowWarps> {
+  using Base = WideRowFeeder<C, C.block_n / kSharedRowWarps>;
+
  public:
   __device__ __forceinline__ SharedRowsFeeder(const Context<C>& context, int warp)
-      : context_(context), warp_(warp), lane_(threadIdx.x % kWarpSize) {
+      : Base(context, warp, warp * kRowsOfWarp) {
     const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(context.smem));
-    const int first = warp_ * kRowsOfWarp + lane_ / kPanelPieces;
-    to_ = smem + piece_offset(first, lane_ % kPanelPieces);
-    other_ = smem + piece_offset(first + kRowsAtOnce, lane_ % kPanelPieces);
+    to_ = smem + piece_offset(first_ + first_row(), piece());
+    other_ = smem + piece_offset(first_ + first_row() + kRowsAtOnce, piece());
   }
 
   /// Every block of every tile of this CTA. Its pages are read when the block before is being copied.
@@ -45,27 +44,19 @@ class SharedRowsFeeder {
   }
 
  private:
-  static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr int kRowsAtOnce = kWarpSize / kPanelPieces;
-  static constexpr int kRowsOfWarp = C.block_n / kSharedRowWarps;
-  static constexpr int kEach = kRowsOfWarp / kRowsAtOnce;  // rows of a lane
+  using Base::behind_at_, Base::shared_at_;
+  using Base::context_, Base::first_, Base::warp_, Base::lane_, Base::row_, Base::number_;
+  using Base::first_row, Base::piece, Base::read_number, Base::of_row, Base::feed_shared_queries;
+  using Base::kPlan, Base::kRowsOfWarp, Base::kRowsAtOnce, Base::kRowsOfLane, Base::kPanelBytes;
+
   static constexpr int kAtomBytes = kPanelPieces * kPanelRowBytes;
-  static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
-  static_assert(kPanelPieces == 2 * kRowsAtOnce && kWarpSize % kRowsOfWarp == 0);
-  static_assert(C.q_stages == 1 && C.consumer_warpgroups == 1);
+  static_assert(kPanelPieces == 2 * kRowsAtOnce);
 
   /// This lane's pieces of a block's rows in one tensor, counted in pieces, or kNone.
   struct RowPieces {
     static constexpr unsigned kNone = ~0U;
-    unsigned at[kEach];
+    unsigned at[kRowsOfLane];
   };
-
-  /// Of the row whose place this lane finds.
-  __device__ __forceinline__ void read_number(const KeyCursor<C>& cursor) {
-    row_ = cursor.work().k.start + cursor.block() * C.block_n + warp_ * kRowsOfWarp + lane_ % kRowsOfWarp;
-    const bool exists = row_ < cursor.work().k.start + cursor.work().k.used;
-    number_ = exists ? page_number(context_.params.cache, cursor.work().tile.sequence, row_) : kNoEntry;
-  }
 
   /// Where this lane's pieces of the rows lie, in V and, where that is another tensor, in K.
   __device__ __forceinline__ void find_rows(int head) {
@@ -82,9 +73,9 @@ class SharedRowsFeeder {
     const unsigned own =
         entry == kNoEntry ? RowPieces::kNone : static_cast<unsigned>(rows.offset(entry, row, head) / (kPieceBytes / 2));
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const unsigned at = __shfl_sync(kFullWarp, own, i * kRowsAtOnce + lane_ / kPanelPieces);
-      pieces.at[i] = at == RowPieces::kNone ? at : at + lane_ % kPanelPieces;
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      const unsigned at = of_row(i, own);
+      pieces.at[i] = at == RowPieces::kNone ? at : at + piece();
     }
   }
 
@@ -105,13 +96,8 @@ class SharedRowsFeeder {
       }
       shared_at_.advance();
     }
-    if (C.register_columns < C.head_dim && warp_ == 0) {
-      wait<C>(context_.barriers.q_empty[0][0], q_parity_);
-      if (lane_ == 0) {
-        load_shared_queries(context_, work, context_.smem + kPlan.q, context_.barriers.q_full[0][0]);
-      }
-      __syncwarp();
-      q_parity_ ^= 1U;
+    if constexpr (C.register_columns < C.head_dim) {
+      feed_shared_queries(work);
     }
   }
 
@@ -152,7 +138,7 @@ class SharedRowsFeeder {
   __device__ __forceinline__ void copy(const Rows& tensor, const RowPieces& rows, int first, int stage) const {
     const auto* const data = reinterpret_cast<const unsigned char*>(tensor.data) + 2 * first;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kRowsOfLane; ++i) {
       const bool exists = rows.at[i] != RowPieces::kNone;
       const unsigned char* const from = data + (exists ? static_cast<long long>(rows.at[i]) * kPieceBytes : 0);
       const uint32_t to = (i % 2 == 0 ? to_ : other_) + stage;
@@ -164,15 +150,9 @@ class SharedRowsFeeder {
     }
   }
 
-  const Context<C>& context_;
-  const int warp_, lane_;
   uint32_t to_, other_;  // of the first row and of the second, in stage 0 of what lies at the beginning
-  int row_, number_;     // of the row whose place this lane finds, in its sequence, and the number of its page
   RowPieces shared_;     // of V
   RowPieces behind_;     // of K where that is another tensor
-  RingPosition<C.key_panels> behind_at_{0, 1};
-  RingPosition<C.stages> shared_at_{0, 1};
-  uint32_t q_parity_ = 1;
 };
 
 }  // namespace strobe::sm90::forward
