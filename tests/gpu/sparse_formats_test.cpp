@@ -102,6 +102,7 @@ class GpuSparseFormats : public FamilyTest {
 
   void run(SparseCase& one, std::uint64_t seed) {
     SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed) + ": " + describe(one.shape));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCopies copies(device());
     const SparseForwardArguments arguments = one.placed(Place{copies});
     const auto enqueue = [&] {
@@ -207,6 +208,21 @@ TEST_P(GpuSparseFormats, LongListsOfRowsOfModelsMatchReference) {
       }
     }
   }
+}
+
+/// A plan reads no row: the cache is described alone.
+TEST_P(GpuSparseFormats, TailsFarBehindTheirRowsAreConvertedBefore) {
+  SparseCase one(listed_rows_shape(deepseek_v4_rows(), 16, 200), 3);
+  DeviceCopies copies(device());
+  SparseForwardArguments arguments = one.placed(Place{copies});
+  ConstTensorView& cache = arguments.sources[0].k;
+  cache.shape[1] = std::int64_t{4} << 20;  // rows of a page
+  cache.strides[0] = cache.shape[1] * cache.shape[3];
+  const Result<std::string> text =
+      explain_sparse_forward(arguments, one.shape.options, tested_execution(stream().get()));
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  EXPECT_NE(text->find("in the workspace first: a page's tails lie 2 GiB or more behind its rows"), std::string::npos)
+      << *text;
 }
 
 /// Plans are kept: a cache whose V is part of K has another place in the workspace than one whose V is apart.

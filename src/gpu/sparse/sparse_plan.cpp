@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "call/checked.h"
+#include "call/row_format.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/supported.h"
 #include "gpu/sparse/listed_places.h"
@@ -106,13 +107,25 @@ std::vector<RowFormat> formats_in_place(const SparseCall& call) {
   return formats;
 }
 
+/// Why no kernel converts a source's rows where they lie, whatever it is; null if some may.
+const char* rows_reason(const SparseCall& call, std::size_t index) {
+  const SourcePlaces& places = call.places[index];
+  if (call.lists > 1) return "key heads have lists of their own";
+  if (places.v_apart()) return "v is not part of k";
+  // Kernels count from a row to its tail in 31 bits.
+  if (RowDistances(call.arguments.sources[index].k, places.k_format).tails > kMaxInt) {
+    return "a page's tails lie 2 GiB or more behind its rows";
+  }
+  return nullptr;
+}
+
 /// Has the forward convert a source's rows, where it can.
 void choose_in_place(SparseCall& call, std::size_t index, const SparseOptions& options, const Execution& execution,
                      const runtime::CudaDevice& device) {
   SourcePlaces& places = call.places[index];
   if (!places.in_format()) return;
-  if (call.lists > 1 || places.v_apart()) {
-    places.not_in_place = call.lists > 1 ? "key heads have lists of their own" : "v is not part of k";
+  if (const char* const reason = rows_reason(call, index); reason != nullptr) {
+    places.not_in_place = reason;
     return;
   }
   places.in_place = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two CTAs of a cluster: arrivals at each other's barriers, and boxes that TMA writes to both. No arrival or wait has
-// the scope of the cluster: compiled, those fence all of a thread's memory and empty its L1. What one CTA stores in the
-// other therefore completes bytes of a barrier there (ptx::st_async_v4). log: wide-pairs
+// Two CTAs of a cluster: arrivals at each other's barriers. Neither they nor the waits for them have the scope of the
+// cluster: compiled, that fences all of a thread's memory and empties its L1. What one CTA stores in the other
+// therefore completes bytes of a barrier there (ptx::st_async_v4). log: cluster-scope
 #pragma once
 
 #include "kernels/sm90/ptx/cluster.h"

@@ -90,7 +90,7 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
     return row.body == nullptr ? StoredRow{zeros, zeros} : row;
   }
 
-  /// The row whose number was read last, to L2: some lanes have some of its lines each.
+  /// The row whose number was read last, to L2. Several lanes have it, and take turns at its lines.
   __device__ __forceinline__ void prefetch_row() {
     constexpr int kLine = 128;
     constexpr int kBodyBytes = kFormat.row_bytes - kFormat.tail_bytes;
@@ -238,7 +238,7 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
   unsigned scale_;                          // of the tile whose blocks are stored, where formats have it apart
   StoredRow found_;                         // the row whose number was read last
   const unsigned char* rows_[kRowsOfLane];  // that this lane reads, of the block that is loaded
-  int tails_[kRowsOfLane];                  // from there to their tails, where formats have them
+  int tails_[kRowsOfLane];                  // from there to their tails, where formats have them: less than 2 GiB
 };
 
 }  // namespace strobe::sm90::forward

@@ -55,9 +55,10 @@ class WideRowFeeder {
 
   const Context<C>& context_;
   const int first_, warp_, lane_;
-  int row_ = 0,
-      sequence_ = 0;       // of the row whose place this lane finds: where it is in its sequence, and which that is
-  int number_ = kNoEntry;  // of its page
+  // Of the row whose place this lane finds: where it is in its sequence, which that is, and the number of its page.
+  int row_ = 0;
+  int sequence_ = 0;
+  int number_ = kNoEntry;
   RingPosition<C.key_panels> behind_at_{0, 1};
   RingPosition<C.stages> shared_at_{0, 1};
 
