@@ -40,7 +40,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
                 ".relative_alibi = false, .caps_in_softmax = false, .finds_work_again = false, "
                 ".exponentials_ahead = 0, .pages_ahead = false, .output_stages = 2, .producer_registers = 24, "
                 ".consumer_registers = 240, .output_warpgroups = 0, .output_registers = 0, .key_panels = 0, "
-                ".register_columns = 0, .values_in_keys = false, .debug = false}>");
+                ".register_columns = 0, .values_in_keys = false, .in_pairs = false, .debug = false}>");
 }
 
 TEST(ForwardVariant, EveryFieldChangesItsHash) {
