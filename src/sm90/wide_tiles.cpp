@@ -7,6 +7,7 @@
 #include "call/arithmetic.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/dealt_tiles.h"
+#include "sm90/pages.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -19,6 +20,7 @@ constexpr int kBytesOfV = 96 * 1024;   // three blocks of one warpgroup's 256 co
 constexpr int kOutputRegisters = 160;  // of which 128 hold O; the others' sum is 192
 constexpr int kMostKeyPanels = 16;
 constexpr int kMostSharedStages = 12;
+constexpr int kFewSequences = 256;       // whose table leaves room for a stage more
 constexpr int kLeastSharedBoxRows = 64;  // smaller boxes take longer than rows that threads copy. log: wide-row-copies
 
 /// Registers of the other two roles, and Q's columns that the consumer has registers for: as compiling shows.
@@ -35,39 +37,36 @@ bool is_crowded(const ScoreRule& rule) {
 /// Where V is K's first columns, one warp finds and loads all of a block, or four copy it. Four that convert take
 /// registers from the consumer, which then reads all of Q from shared memory.
 WideRegisters shared_registers(const Config& config) {
+  const ScoreRule& rule = config.rule;
   const bool splits = config.schedule == Schedule::split;
-  const bool causal = config.rule.mask_right;
   if (config.keys == forward::KeySource::rows_in_format) return {96, 96, 0};
-  if (config.keys == forward::KeySource::page_rows) return {48, 144, splits ? 128 : 256};
-  if (config.keys == forward::KeySource::page_boxes) {
-    if (!splits && !causal) return {48, 144, 256};
-    return splits && config.head_dim == config.head_dim_v ? WideRegisters{48, 128, 128, 168}
-                                                          : WideRegisters{56, 136, 128};
+  if (config.keys == forward::KeySource::page_rows) return {48, 144, splits ? 128 : rule.mask_right ? 256 : 320};
+  const bool boxes = config.keys == forward::KeySource::page_boxes;
+  if (!splits && !rule.mask_right) {
+    return boxes && !rule.query_values ? WideRegisters{40, 152, 320} : WideRegisters{32, 160, 384};
   }
-  if (!config.rule.varlen) return splits ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 256};
-  return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{40, 152, causal ? 192 : 256};
+  if (!splits) return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 320};
+  if (boxes) {
+    const bool as_wide = config.head_dim == config.head_dim_v && !rule.query_values;
+    return as_wide ? WideRegisters{48, 128, 128, 168} : WideRegisters{56, 136, 128};
+  }
+  if (rule.varlen) return {40, 136, 128, 168};
+  return rule.query_values ? WideRegisters{48, 144, 256} : WideRegisters{40, 152, 256};
 }
 
-/// With a second query the producer has a tensor more.
+/// With a second query and V apart the producer has a tensor more.
 WideRegisters query_values_registers(const Config& config) {
   const bool copies = config.keys == forward::KeySource::page_rows;
-  const bool splits = config.schedule == Schedule::split;
-  if (!config.values_in_keys) {
-    if (copies) return config.rule.block_mask != 0 ? WideRegisters{72, 120, 0} : WideRegisters{64, 128, 0};
-    return {56, 136, 0};
-  }
-  if (copies) return {48, 144, splits ? 128 : 256};
-  if (config.keys == forward::KeySource::page_boxes) return {56, 136, 128};
-  if (!config.rule.varlen) return splits ? WideRegisters{48, 144, 256} : WideRegisters{32, 160, 256};
-  return splits ? WideRegisters{40, 136, 128, 168} : WideRegisters{48, 144, 192};
+  if (!copies) return {56, 136, 0};
+  return config.rule.block_mask != 0 ? WideRegisters{72, 120, 0} : WideRegisters{64, 128, 0};
 }
 
 WideRegisters wide_registers(const Config& config) {
   const ScoreRule& rule = config.rule;
   const bool copies = config.keys == forward::KeySource::page_rows;
   const bool crowded = is_crowded(rule);
-  if (rule.query_values) return query_values_registers(config);
   if (config.values_in_keys) return shared_registers(config);
+  if (rule.query_values) return query_values_registers(config);
   if (has_text(rule)) return {copies ? 64 : 48, copies ? 128 : 144, 0};
   if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
   if (rule.row_invariant) return {copies ? 64 : 40, copies ? 128 : 152, 64};  // the same in all calls
@@ -133,9 +132,11 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
   if (rule.mask_right && tiles.schedule == Schedule::split) return std::nullopt;
   Config config = tiles;
   config.values_in_keys = true;
-  const bool has_small_boxes = tiles.keys == forward::KeySource::page_boxes && problem.page_size < kLeastSharedBoxRows;
+  const bool has_small_boxes =
+      tiles.keys == forward::KeySource::page_boxes && page_box_rows(problem, tiles) < kLeastSharedBoxRows;
   if (has_small_boxes) config.keys = forward::KeySource::page_rows;
   config.in_pairs = converts_in_pairs(config, problem);
+  if (config.schedule == Schedule::sorted && problem.batch <= kFewSequences) config.sorted_sequences = kFewSequences;
   return config;
 }
 

@@ -17,10 +17,10 @@ namespace {
 
 const int* lengths(const ConstTensorView& view) { return static_cast<const int*>(view.data); }
 
-/// The last query of a sequence sees every key that a causal mask aligned to the bottom right leaves, and a single
-/// query is the last one.
+/// The last query of a sequence sees every key that a causal mask aligned to the bottom right leaves, and where none
+/// has more than one query, that is the last one.
 bool hides_keys_on_the_right(const AttentionProblem& problem, const VisibleKeys& visible) {
-  const bool last_query = problem.seqlen_q == 1 && !problem.packed_q && !problem.has_seqused_q;
+  const bool last_query = problem.seqlen_q == 1;
   const bool only_causal = problem.causal == CausalMask::bottom_right && problem.window.right < 0 && problem.chunk == 0;
   return visible.bounded_right() && (problem.has_offsets || !(last_query && only_causal));
 }

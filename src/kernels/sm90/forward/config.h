@@ -47,6 +47,7 @@ struct Config {
   // fill it. A power of two, at most 64.
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;
+  int sorted_sequences = kMaxSortedSequences;  // of a sorted schedule's table, at most: a smaller one leaves memory
 
   // Of the products. 8 bits have loops of their own: V lies transposed, and rule.element is O's.
   Element operands = rule.element;
@@ -202,6 +203,7 @@ constexpr Tiling tiling(const Config& c) {
           .threads = threads_per_block(c),
           .heads_outermost = is_wide(c),
           .in_pairs = c.in_pairs,
+          .sorted_sequences = c.sorted_sequences,
           .segment_blocks = c.segment_blocks};
 }
 

@@ -75,7 +75,7 @@ template <Config C>
 __device__ __forceinline__ const ScheduleOf<C>& schedule_in(const typename TileListOf<C.schedule>::type& list,
                                                             const unsigned char* smem) {
   if constexpr (C.schedule == Schedule::sorted) {
-    return *reinterpret_cast<const SequenceOrder*>(smem + smem_plan(C).order);
+    return *reinterpret_cast<const ScheduleOf<C>*>(smem + smem_plan(C).order);
   } else if constexpr (kSplits<C>) {
     return *reinterpret_cast<const SplitWork*>(smem + smem_plan(C).order);
   } else {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     }
   }
   if constexpr (C.schedule == Schedule::sorted) {
-    make_order<tiling(C)>(params, reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
+    make_order<tiling(C)>(params, reinterpret_cast<SequenceOrder<C.sorted_sequences>&>(smem[smem_plan(C).order]));
   }
   if constexpr (kSplits<C>) {
     ptx::griddepcontrol_launch_dependents();  // combine waits for this grid's end

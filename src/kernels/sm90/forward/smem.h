@@ -142,7 +142,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.text = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
   plan.barriers = plan.text + c.consumer_warpgroups * kWarpsPerWarpgroup * text_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
-  const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
+  const int order_bytes = c.schedule == Schedule::sorted  ? sequence_order_bytes(c.sorted_sequences)
                           : c.schedule == Schedule::split ? split_work_bytes(c)
                                                           : 0;
   plan.total_bytes = plan.order + order_bytes;

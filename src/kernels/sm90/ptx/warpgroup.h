@@ -107,4 +107,18 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&m
                : "memory");
 }
 
+/// One lane of the warp, which is converged: for its lane alone the compiler issues TMA without a loop over lanes.
+__device__ __forceinline__ bool elect_one() {
+  [[maybe_unused]] uint32_t lane;
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred %%elected;\n"
+      "elect.sync %0|%%elected, 0xffffffff;\n"
+      "selp.u32 %1, 1, 0, %%elected;\n"
+      "}\n"
+      : "=r"(lane), "=r"(elected));
+  return elected != 0;
+}
+
 }  // namespace strobe::ptx

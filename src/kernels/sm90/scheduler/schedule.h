@@ -35,12 +35,18 @@ struct NoTileList {};
 
 /// Sorted schedules: a table that each CTA makes in shared memory. Sequences by falling length of their tiles; a unit
 /// is a tile or a pair of them.
-inline constexpr int kMaxSortedSequences = 480;
+template <int most_sequences>
 struct SequenceOrder {
-  int first_unit[kMaxSortedSequences + 1];  // of one head, at each place; at last: units in all
-  unsigned short sequence[kMaxSortedSequences];
+  int first_unit[most_sequences + 1];  // of one head, at each place; at last: units in all
+  unsigned short sequence[most_sequences];
 };
 
-static_assert(sizeof(SplitWork) <= sizeof(SequenceOrder));  // no tile needs another size for it
+constexpr int sequence_order_bytes(int most_sequences) {
+  constexpr int kWord = static_cast<int>(sizeof(int));
+  const int halves = most_sequences * static_cast<int>(sizeof(unsigned short));
+  return (most_sequences + 1) * kWord + (halves + kWord - 1) / kWord * kWord;
+}
+static_assert(sequence_order_bytes(kMaxSortedSequences) == sizeof(SequenceOrder<kMaxSortedSequences>));
+static_assert(sizeof(SplitWork) <= sizeof(SequenceOrder<kMaxSortedSequences>));  // no tile needs another size for it
 
 }  // namespace strobe::sm90

@@ -87,10 +87,10 @@ class DealtScheduler {
 template <Tiling T>
 class SortedScheduler {
  public:
-  using Source = SequenceOrder;
+  using Source = SequenceOrder<T.sorted_sequences>;
 
   template <typename Params>
-  __device__ SortedScheduler(const Params& params, const SequenceOrder& order)
+  __device__ SortedScheduler(const Params& params, const Source& order)
       : params_(params.tiles), sequences_(params.sequences), order_(order) {}
 
   __device__ __forceinline__ bool next(Tile& tile) {
@@ -125,7 +125,7 @@ class SortedScheduler {
  private:
   const TileParams& params_;
   const SequenceParams& sequences_;
-  const SequenceOrder& order_;
+  const Source& order_;
   int round_ = 0;
   int place_ = 0;
   int sequence_ = 0, head_ = 0;

@@ -214,9 +214,10 @@ TEST(Sm90ForwardPlan, OneQueryIsNeverMaskedOnTheRight) {
   problem.causal = CausalMask::bottom_right;
   EXPECT_FALSE(config_of(problem).rule.mask_right);
   EXPECT_EQ(config_of(problem).consumer_warpgroups, 1);
-  problem.has_seqused_q = true;  // it may not exist
-  EXPECT_TRUE(config_of(problem).rule.mask_right);
-  problem.has_seqused_q = false;
+  problem.has_seqused_q = true;  // where it is not in use, nothing is computed
+  EXPECT_FALSE(config_of(problem).rule.mask_right);
+  problem.packed_q = problem.packed_k = true;
+  EXPECT_FALSE(config_of(problem).rule.mask_right);
   problem.causal = CausalMask::top_left;
   EXPECT_TRUE(config_of(problem).rule.mask_right);
 }

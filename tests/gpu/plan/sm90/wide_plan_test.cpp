@@ -123,6 +123,32 @@ TEST(Sm90WidePlan, LoadsValuesThatAreKeysOnce) {
   EXPECT_FALSE(shared(576, 512, [](AttentionProblem& p) { p.modifiers.has_bias = true; }));
 }
 
+/// The table of a sorted schedule takes memory that V's ring has no stage of otherwise.
+TEST(Sm90WidePlan, FewSequencesLeaveAStageMore) {
+  const auto config_of_batch = [](std::int64_t batch) {
+    AttentionProblem problem = problem_of_rows(batch, 576);
+    problem.has_seqused_k = true;
+    return shared_values_config(problem, config_of(problem)).value();
+  };
+  const forward::Config few = config_of_batch(256);
+  const forward::Config many = config_of_batch(257);
+  EXPECT_EQ(few.schedule, Schedule::sorted);
+  EXPECT_EQ(few.sorted_sequences, 256);
+  EXPECT_EQ(many.sorted_sequences, kMaxSortedSequences);
+  EXPECT_EQ(few.stages, many.stages + 1);
+}
+
+/// TMA brings blocks that lie in one page each.
+TEST(Sm90WidePlan, LatentRowsOfOtherPagesAreCopied) {
+  const auto keys_of = [](std::int64_t page_size) {
+    AttentionProblem problem = problem_of_rows(128, 576);
+    set_pages(problem, page_size);
+    return shared_values_config(problem, config_of(problem)).value().keys;
+  };
+  for (const std::int64_t size : {64, 128, 192}) EXPECT_EQ(keys_of(size), forward::KeySource::page_boxes) << size;
+  for (const std::int64_t size : {1, 16, 96}) EXPECT_EQ(keys_of(size), forward::KeySource::page_rows) << size;
+}
+
 /// Rows in a format are converted where they lie by all producers, which take registers from the consumer.
 TEST(Sm90WidePlan, ConvertsRowsInAFormat) {
   for (const std::int64_t queries : {1, 200, 416, 417, 10'000}) {

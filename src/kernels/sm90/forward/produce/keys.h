@@ -49,7 +49,7 @@ class KeyFeeder {
       unsigned char* destination = ring_ + at_.stage * kStageBytes;
       if (C.entries && rows.batch == kNoEntry) {
         store_zeros(destination, kStageBytes);
-        arrive_once(full);
+        cuda::ptx::mbarrier_arrive(&full);
       } else {
         expect(full, kStageBytes);
         for (int panel = 0; panel < kPanels; ++panel) {

@@ -66,6 +66,50 @@ class PageBoxes {
   static_assert(PageNumbers<C, kLeastBoxRows>::kEach == 1);
 };
 
+/// By TMA: a block that lies in one page.
+template <Config C>
+class PageBlock {
+ public:
+  PageBlock() = default;
+  __device__ __forceinline__ PageBlock(const Params& params, const KeyCursor<C>& cursor)
+      : head_(cursor.head()),
+        row_(cursor.work().k.start + cursor.block() * C.block_n),
+        end_(cursor.work().k.start + cursor.work().k.used),
+        page_(page_number(params.cache, cursor.work().tile.sequence, row_)) {}
+
+  /// As PageBoxes::find. What the table says is the same for all lanes, which the compiler learns here.
+  __device__ __forceinline__ void find(const CacheParams& cache) {
+    const int page_size = static_cast<int>(cache.by_page_size.divisor);
+    const int row_in_page = cache.by_page_size.remainder(row_);
+    const RowStart first = page_start(row_, row_in_page, end_, page_size);
+    page_ = existing(cache, __shfl_sync(kFullWarp, page_, 0));
+    row_ = __shfl_sync(kFullWarp, first.row + row_in_page, 0);
+    offset_ = __shfl_sync(kFullWarp, first.offset, 0);
+  }
+
+  __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, const PanelRange& panels,
+                                       unsigned char* stage, uint64_t& full) const {
+    constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
+    if (!ptx::elect_one()) {
+      return;
+    }
+    if (page_ == kNoEntry) {
+      store_zeros(stage, panels.count * kPanelBytes);
+      cuda::ptx::mbarrier_arrive(&full);
+      return;
+    }
+    expect(full, panels.count * kPanelBytes);
+#pragma unroll
+    for (int panel = 0; panel < panels.count; ++panel) {
+      const BoxStart box{.column = panels.column(panel), .row = row_, .offset = offset_, .head = head_, .batch = page_};
+      load_panel<false>(map, box, stage + panel * kPanelBytes, full);
+    }
+  }
+
+ private:
+  int head_, row_, end_, offset_, page_;
+};
+
 /// Blocks of K or V out of pages, by TMA.
 template <Config C, bool values>
   requires(C.keys == KeySource::page_boxes)

@@ -52,14 +52,14 @@ __device__ __forceinline__ void feed_shared_queries(const Context<C>& context) {
 /// warp loads and all others convert.
 template <Config C>
 __device__ __forceinline__ void produce(const Context<C>& context) {
-  const int warp = threadIdx.x / kWarpSize;
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
   if constexpr (converts(C)) {
     if (warp > 0) {
       StoredConverter<C>(context, warp - 1).run();
       return;
     }
   }
-  if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
+  if (!kWarpFeeds<C> && !acts_for_warp<C>()) {
     return;
   }
   if constexpr (converts(C)) {

@@ -30,9 +30,24 @@ constexpr int kColumns = kPanelRowBytes / operand_bytes(C);
 template <Config C>
 constexpr int kRowPanels = panels_of_bytes(C.head_dim * operand_bytes(C));
 
+/// Whether a warp's thread that feeds is elected: of one that is, the compiler knows that it is alone, and what it
+/// hands to TMA needs no loop over lanes. log: elected-producers
+template <Config C>
+constexpr bool kElects = !is_wide(C) || C.values_in_keys;
+
+/// Whether this thread acts for its warp, all of which asks.
+template <Config C>
+__device__ __forceinline__ bool acts_for_warp() {
+  if constexpr (kElects<C>) {
+    return ptx::elect_one();
+  } else {
+    return threadIdx.x % kWarpSize == 0;
+  }
+}
+
 template <Config C>
 __device__ __forceinline__ bool this_thread_feeds() {
-  return !kWarpFeeds<C> || threadIdx.x % kWarpSize == 0;
+  return !kWarpFeeds<C> || acts_for_warp<C>();
 }
 
 /// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be

@@ -82,7 +82,7 @@ class StoredLoader {
       const int bytes = panels * C.block_n * kPanelRowBytes;
       if (C.entries && rows.batch == kNoEntry) {
         store_zeros(destination, bytes);
-        arrive_once(full);
+        cuda::ptx::mbarrier_arrive(&full);
       } else {
         expect(full, bytes);
         for (int panel = 0; panel < panels; ++panel) {

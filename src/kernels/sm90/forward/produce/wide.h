@@ -30,7 +30,7 @@ class TensorBlock {
     }
     if (C.entries && rows_.batch == kNoEntry) {
       store_zeros(stage, panels.count * kPanelBytes);
-      arrive_once(full);
+      cuda::ptx::mbarrier_arrive(&full);
       return;
     }
     expect(full, panels.count * kPanelBytes);
@@ -49,9 +49,14 @@ struct WideBlockOf {
   using Type = TensorBlock<C>;
 };
 template <Config C>
-  requires(C.keys == KeySource::page_boxes)
+  requires(C.keys == KeySource::page_boxes && !C.values_in_keys)
 struct WideBlockOf<C> {
   using Type = PageBoxes<C>;
+};
+template <Config C>
+  requires(C.keys == KeySource::page_boxes && C.values_in_keys)
+struct WideBlockOf<C> {
+  using Type = PageBlock<C>;
 };
 
 /// One block after another, of which the next one's pages are read while this one's rows are loaded.
