@@ -28,10 +28,10 @@ def check_other(broken: dict, own: dict) -> None:
     assert not [a for a, b in zip(broken["tokens"][0], own["tokens"][0], strict=True) if a == b]
 
 
-def check_first_tokens(ours: dict, exact: dict, least: int, bound: float) -> None:
-    """At least so many first tokens are the same in each turn, with log-probabilities within `bound`."""
+def check_first_tokens(ours: dict, exact: dict, least: int, bound: float, count: int = 1) -> None:
+    """At least so many prompts have the same first `count` tokens in each turn, log-probabilities within `bound`."""
     for turn in range(len(ours["tokens"])):
         mine, wanted = (zip(run["tokens"][turn], run["logprobs"][turn], strict=True) for run in (ours, exact))
-        same = [abs(p[0] - q[0]) for (a, p), (b, q) in zip(mine, wanted, strict=True) if a[0] == b[0]]
-        assert len(same) >= least
-        assert max(same) < bound
+        pairs = [(p, q) for (a, p), (b, q) in zip(mine, wanted, strict=True) if a[:count] == b[:count]]
+        assert len(pairs) >= least
+        assert max(abs(p[place] - q[place]) for p, q in pairs for place in range(count)) < bound

@@ -124,9 +124,18 @@ class MLAPrefillBackend:
         self._prefill_metadata = prefill_metadata
 
 
+_CONFIGS: list[Any] = []
+
+
 @contextmanager
-def set_current_vllm_config(_config: Any) -> Any:
+def set_current_vllm_config(config: Any) -> Any:
+    _CONFIGS.append(config)
     yield
+    _CONFIGS.pop()
+
+
+def get_current_vllm_config() -> Any:
+    return _CONFIGS[-1]
 
 
 class DeviceCapability(tuple):
@@ -158,3 +167,4 @@ def install() -> None:
     sys.modules["vllm.platforms"].current_platform = SimpleNamespace(is_cpu=lambda: not torch.cuda.is_available())
     sys.modules["vllm.v1.attention.backend"].max_decode_query_len = max_decode_query_len
     sys.modules["vllm.config"].set_current_vllm_config = set_current_vllm_config
+    sys.modules["vllm.config"].get_current_vllm_config = get_current_vllm_config

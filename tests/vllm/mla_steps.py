@@ -55,7 +55,7 @@ def configuration(server: "Server", prefill: StrobeMLAPrefill | None) -> SimpleN
             prefill_context_parallel_size=1,
             cp_kv_cache_interleave_size=1,
         ),
-        cache_config=SimpleNamespace(block_size=server.block_size, cache_dtype="auto"),
+        cache_config=SimpleNamespace(block_size=server.block_size, cache_dtype=server.cache_dtype),
         scheduler_config=SimpleNamespace(max_num_seqs=1),
         attention_config=SimpleNamespace(use_prefill_query_quantization=False),
         compilation_config=SimpleNamespace(static_forward_context={"layer": layer}),
@@ -104,9 +104,11 @@ class Server(Buffers):
     max_requests: int = 12
     max_blocks: int = 24
     seed: int = 0
+    scale: float = 0.0  # of a cache in 8 bits
 
     def __post_init__(self):
         self.make_buffers()
+        self.cache_dtype = "fp8" if self.scale else "auto"
         self.projection = Projection(self.heads, self.dtype, self.device)
         self.prefill = StrobeMLAPrefill(
             num_heads=self.heads,
@@ -119,23 +121,32 @@ class Server(Buffers):
         )
         config = configuration(self, self.prefill)
         with set_current_vllm_config(config):
-            self.impl = implementation(self.heads, self.projection)
+            self.impl = implementation(self.heads, self.projection, kv_cache_dtype=self.cache_dtype)
             spec = SimpleNamespace(block_size=self.block_size)
             self.builder = StrobeMLAMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
         with torch.device(self.device):
-            self.layer = SimpleNamespace(_k_scale=torch.tensor(1.0))
+            self.layer = SimpleNamespace(_k_scale=torch.tensor(self.scale or 1.0))
         self.cache = self.empty_cache()
 
     def empty_cache(self) -> torch.Tensor:
-        """NaN where nothing was written."""
+        """NaN where nothing was written; what is stored in 8 bits starts as its NaN, in bytes."""
         shape = (self.num_blocks, self.layers, self.block_size, LATENT + ROPE)
-        return torch.full(shape, torch.nan, dtype=self.dtype, device=self.device)[:, self.layers // 2]
+        cache = torch.full(shape, torch.nan, dtype=self.dtype, device=self.device)[:, self.layers // 2]
+        return cache.to(torch.float8_e4m3fn).view(torch.uint8) if self.scale else cache
+
+    def elements(self, x: torch.Tensor) -> torch.Tensor:
+        """x as a cache stores it."""
+        return (x.float() / self.scale).clamp(-448, 448).to(torch.float8_e4m3fn) if self.scale else x
+
+    def read(self, x: torch.Tensor) -> torch.Tensor:
+        """x as a cache gives it back, in float64."""
+        return self.elements(x).double() * self.layer._k_scale if self.scale else x.double()
 
     def draw(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=self.device).to(self.dtype)
 
     def write(self, cache: torch.Tensor, latents: torch.Tensor, rotated: torch.Tensor, slots: torch.Tensor):
-        self.impl.do_kv_cache_update(latents, rotated.unsqueeze(1), cache, slots, "auto", self.layer._k_scale)
+        self.impl.do_kv_cache_update(latents, rotated.unsqueeze(1), cache, slots, self.cache_dtype, self.layer._k_scale)
 
     def step(self, lengths: list[tuple[int, int]], causal: bool = True, tokens: int = 0) -> "Step":
         """A step of requests with (context, queries), decodes first; the buffers are padded to `tokens`."""
@@ -171,15 +182,16 @@ class Step:
         """The layer's part of a step, as vLLM calls it: of decodes before their heads' matrices, and of prompts."""
         server, decodes = self.server, metadata.num_decode_tokens
         server.write(server.cache, self.latents, self.rotated, metadata.slot_mapping)
+        cache = server.cache.view(torch.float8_e4m3fn) if server.scale else server.cache  # as vLLM hands it on
         latent = torch.empty(0)
         if decodes:
             q = self.q_latent[:decodes], self.q_rope[:decodes]
-            latent, lse = server.impl.forward_mqa(q, server.cache, metadata, server.layer)
+            latent, lse = server.impl.forward_mqa(q, cache, metadata, server.layer)
             assert lse is None
         prompts = torch.full_like(self.q[decodes:, :, :VALUE], torch.nan).flatten(1)
         if self.tokens > decodes:
             own = (x[decodes:] for x in (self.q, self.latents, self.rotated.unsqueeze(1)))
-            server.impl.forward_mha(*own, server.cache, metadata, server.layer._k_scale, output=prompts)
+            server.impl.forward_mha(*own, cache, metadata, server.layer._k_scale, output=prompts)
         return latent, prompts.unflatten(1, (server.heads, VALUE))
 
     def check(self, results: tuple[torch.Tensor, torch.Tensor]):
@@ -203,13 +215,14 @@ class Step:
 
     def of_decode(self, index: int, mine: slice) -> tuple[np.ndarray, np.ndarray]:
         """Attention over the rows themselves, and its values."""
-        latents, rotated = self.rows[index]
+        latents, rotated = (self.server.read(x) for x in self.rows[index])
         q = torch.cat([self.q_latent[mine], self.q_rope[mine]], dim=-1)
         return self._reference(q, torch.cat([latents, rotated], dim=-1).unsqueeze(1), latents.unsqueeze(1))
 
     def of_prompt(self, index: int, mine: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Attention over keys and values of each head, and its values."""
-        latents, rotated = self.rows[index]
+        """Attention over keys and values of each head, and its values. Those of the context are out of the cache."""
+        context = self.lengths[index][0]
+        latents, rotated = (torch.cat([self.server.read(x[:context]), x[context:]]) for x in self.rows[index])
         projected = self.server.projection(latents)[0].unflatten(-1, (self.server.heads, NOPE + VALUE))
         nope, values = projected.split([NOPE, VALUE], dim=-1)
         keys = torch.cat([nope, rotated.unsqueeze(1).expand(-1, self.server.heads, -1)], dim=-1)

@@ -70,6 +70,7 @@ def test_methods_of_mla_are_called_alike(theirs, name):
         (mla_attention.MLACommonMetadataBuilder, "_build_decode"),
         (mla_attention.MLACommonImpl, "forward_mqa"),
         (mla_attention.MLACommonImpl, "do_kv_cache_update"),
+        (mla_attention.MLACommonImpl, "_compute_prefill_context"),
         (base.MLAPrefillBackend, "run_prefill_new_tokens"),
         (base.MLAPrefillBackend, "run_prefill_context_chunk"),
     ],

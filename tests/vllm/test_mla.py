@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import reference
 import strobe
+import strobe_vllm.mla.implementation
 import torch
 from buffers import check_nothing_waits
-from mla_steps import SCALE, Server, implementation
+from mla_steps import LATENT, ROPE, SCALE, Server, implementation
 from steps import captured
 from strobe.torch import Shard
 from strobe_vllm import limits
@@ -25,6 +26,7 @@ if CUDA:
 HAS_PROMPTS = hasattr(MLAPrefillBackend, "validate_configuration")  # of vLLM itself
 needs_prompts = pytest.mark.skipif(not HAS_PROMPTS, reason="needs vLLM")
 DECODES = [(120, 1), (0, 1), (200, 1), (15, 1), (16, 1)]
+IN_8_BITS = {"scale": 0.02}
 PROMPTS = [(0, 37), (64, 20), (0, 2), (16, 16), (300, 5), (150, 40)]
 
 
@@ -142,11 +144,12 @@ def check_rows(out, q, k, v):
     assert np.abs(out.double().cpu().numpy() - wanted).max() <= tolerance * max(1.0, v.abs().max().item())
 
 
+@pytest.mark.parametrize("options", [{}, IN_8_BITS], ids=["16 bits", "8 bits"])
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("interleave", [1, 4])
-def test_ranks_that_share_keys(place, interleave, queries):
+def test_ranks_that_share_keys(place, interleave, queries, options):
     """Each rank's part over its shard, with lse, and all of them merged."""
-    server, world = Server(**place), 2
+    server, world = Server(**place, **options), 2
     lengths = [(120, queries), (3, queries), (201, queries)]
     step = server.step(lengths)
     server.impl.need_to_return_lse_for_decode = True
@@ -182,24 +185,98 @@ def test_captured_decodes_are_replayed_with_others(place):
     server = Server(**place, drafts=3)
     first = server.step([(5, 4), (200, 4), (33, 4)])
     metadata = server.builder.build_for_cudagraph_capture(first.common())
+    check_replays(
+        server,
+        first,
+        metadata,
+        [[(300, 4), (17, 4), (90, 4)], [(31, 3), (60, 1), (2, 4)], [(100, 4), (3, 2)]],
+    )
+
+
+def check_replays(server, first, metadata, batches):
+    """What is captured of the first step computes others, of 3 requests at most."""
     held = {name: getattr(first, name) for name in ("q_latent", "q_rope", "latents", "rotated")}
     results = []
     replay = captured(lambda: results.append(first.forward(metadata)))
-    for lengths in ([(300, 4), (17, 4), (90, 4)], [(31, 3), (60, 1), (2, 4)], [(100, 4), (3, 2)]):
-        step = server.step(lengths, tokens=12)
-        server.builder.build(0, step.common(3, longest=4))
+    for lengths in batches:
+        step = server.step(lengths, tokens=first.tokens)
+        server.builder.build(0, step.common(3, longest=metadata.max_query_len))
         for name, tensor in held.items():
             tensor.copy_(getattr(step, name))
         replay()
         step.check(results[-1])
 
 
-def test_nothing_waits_for_the_device():
+@pytest.mark.parametrize("options", [{}, IN_8_BITS], ids=["16 bits", "8 bits"])
+def test_nothing_waits_for_the_device(options):
     """Neither the builder nor a layer's decodes read a number back."""
     if not CUDA:
         pytest.skip("needs a GPU")
-    server = Server(device="cuda", dtype=torch.bfloat16)
+    server = Server(device="cuda", dtype=torch.bfloat16, **options)
     check_nothing_waits(server, server.step(DECODES))
+
+
+def test_rows_are_stored_in_8_bits(place):
+    """As PyTorch rounds them, and the largest element for what is larger; -1 is no slot."""
+    server = Server(**place, scale=0.25)
+    latents, rotated = 60 * server.draw(40, LATENT), server.draw(40, ROPE)
+    assert latents.abs().max() > 448 * server.scale
+    slots = torch.randperm(server.num_blocks * server.block_size)[:40].to(server.device)
+    slots[::7] = -1
+    expected = server.cache.view(-1, LATENT + ROPE).clone()
+    server.write(server.cache, latents, rotated, slots)
+    rows = server.elements(torch.cat([latents, rotated], dim=-1)).view(torch.uint8)
+    expected[slots[slots >= 0]] = rows[slots >= 0]
+    assert torch.equal(server.cache.view(-1, LATENT + ROPE), expected)
+
+
+@pytest.mark.parametrize("heads", [1, 16])
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+def test_decodes_over_8_bits(place, block_size, heads):
+    server = Server(**place, **IN_8_BITS, heads=heads, block_size=block_size)
+    run(server, server.step(DECODES))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_batches_over_8_bits(place, seed):
+    """Of decodes, with drafts on a CPU, and of prompts where vLLM has their contexts."""
+    draw = random.Random(seed)
+    drafts = 0 if CUDA else draw.choice([0, 3])
+    server = Server(
+        **place,
+        seed=seed,
+        heads=draw.choice([1, 2, 4, 8]),
+        block_size=draw.choice([16, 32, 64]),
+        workspace=draw.choice([256, 8192]),
+        drafts=drafts,
+        layers=draw.choice([1, 3]) if not HAS_PROMPTS else 1,
+        scale=draw.choice([0.011, 0.02, 0.03]),
+    )
+    most = server.block_size * server.max_blocks - 64
+    for _ in range(3):
+        decodes = [(draw.randrange(most), draw.randrange(1, drafts + 2)) for _ in range(draw.randrange(1, 7))]
+        prompts = [
+            (draw.choice([0, draw.randrange(most)]), draw.randrange(drafts + 2, 60))
+            for _ in range(draw.randrange(6) if HAS_PROMPTS else 0)
+        ]
+        run(server, server.step(decodes + prompts))
+
+
+def test_captured_decodes_over_8_bits(place):
+    server = Server(**place, **IN_8_BITS)
+    first = server.step([(5, 1), (200, 1), (33, 1)])
+    metadata = server.builder.build_for_cudagraph_capture(first.common())
+    check_replays(server, first, metadata, [[(300, 1), (17, 1), (90, 1)], [(31, 1), (60, 1)]])
+
+
+def test_a_single_query_has_no_mask(monkeypatch):
+    """GPUs have fewer ways to read rows under one."""
+    server, masks = Server(drafts=3), []
+    monkeypatch.setattr(strobe, "mla", lambda *_, causal, **__: masks.append(causal))
+    for lengths in ([(20, 1), (3, 1)], [(20, 1), (3, 2)]):
+        step = server.step(lengths)
+        step.forward(server.builder.build(0, step.common()))
+    assert masks == [False, True]
 
 
 def test_profiling_runs_have_no_cache():
@@ -214,7 +291,8 @@ def test_profiling_runs_have_no_cache():
         ({"sliding_window": 128}, "a layer of MLA has sliding_window, which is not supported"),
         ({"logits_soft_cap": 30.0}, "a layer of MLA has logits_soft_cap"),
         ({"qk_rope_head_dim": 0}, "a layer of MLA has qk_rope_head_dim of 0"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is fp8: with MLA it must be one of auto, float16, bfloat16"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is fp8_e5m2: it must be one of auto, float16, bfloat16, fp8"),
+        ({"kv_cache_dtype": "fp8_ds_mla"}, "kv_cache_dtype is fp8_ds_mla: it must be one of auto"),
     ],
 )
 def test_what_is_refused(options, reason):
@@ -234,3 +312,23 @@ def test_what_a_gpu_lacks_is_refused():
     assert limits.mla_combination_reason(torch.float32, "auto", on_gpu=False) is None
     reason = "kv_cache_dtype is float16 and the model's torch.bfloat16: they must be the same"
     assert limits.mla_combination_reason(torch.bfloat16, "float16", on_gpu=True) == reason
+
+
+def test_where_8_bits_are_refused(monkeypatch):
+    reason = "kv_cache_dtype is fp8: with MLA on a GPU it needs compute capability 9.0"
+    for capability in ((8, 0), (8, 9), (10, 0)):
+        assert limits.mla_float8_reason("fp8", LATENT + ROPE, capability) == reason
+        assert limits.mla_float8_reason("auto", LATENT + ROPE, capability) is None
+    assert limits.mla_float8_reason("fp8", LATENT + ROPE, (9, 0)) is None
+    reason = "kv_cache_dtype is fp8 and head_size 320: with MLA on a GPU it must be 576"
+    assert limits.mla_float8_reason("fp8", 320, (9, 0)) == reason
+    monkeypatch.setattr(strobe_vllm.mla.implementation, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    for heads in (1, 16, 128):
+        Server(heads=heads, **IN_8_BITS)
+    Server(heads=24, drafts=3)
+    with pytest.raises(NotImplementedError, match="decodes have 24 heads: with MLA on a GPU it must be a power of two"):
+        Server(heads=24, **IN_8_BITS)
+    with pytest.raises(NotImplementedError, match=r"decodes have 256 heads: .* up to 128"):
+        Server(heads=256, **IN_8_BITS)
+    with pytest.raises(NotImplementedError, match="kv_cache_dtype is fp8 and decodes have up to 4 queries: with MLA"):
+        Server(heads=16, drafts=3, **IN_8_BITS)

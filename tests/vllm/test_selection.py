@@ -41,6 +41,7 @@ def gpu_platform(monkeypatch):
     from vllm.platforms.cuda import CudaPlatformBase
 
     monkeypatch.setattr(CudaPlatformBase, "get_device_capability", classmethod(lambda cls, device_id=0: HOPPER))
+    monkeypatch.setattr("strobe_vllm.mla.backend.current_platform", SimpleNamespace(is_cpu=lambda: False))
     return CudaPlatformBase
 
 
@@ -65,7 +66,9 @@ def test_custom_is_for_either_model(gpu_platform):
         ({"use_pcp": True}, "PCP not supported"),
         ({"use_batch_invariant": True}, "batch invariance not supported"),
         ({"has_sink": True}, "attention sinks not supported"),
-        ({"kv_cache_dtype": "fp8"}, "with MLA it must be one of auto, float16, bfloat16"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is fp8_e5m2: it must be one of auto, float16, bfloat16, fp8"),
+        ({"kv_cache_dtype": "fp8_ds_mla"}, "kv_cache_dtype is fp8_ds_mla: it must be one of auto"),
+        ({"kv_cache_dtype": "fp8", "head_size": 320}, "kv_cache_dtype is fp8 and head_size 320: with MLA on a GPU"),
         ({"kv_cache_dtype": "float16"}, "kv_cache_dtype is float16 and the model's torch.bfloat16"),
         ({"use_mla": False}, "non-MLA not supported"),
     ],
@@ -75,9 +78,26 @@ def test_reasons_where_mla_is_refused(gpu_platform, options, reason):
         chosen(gpu_platform, AttentionBackendEnum.CUSTOM, has_mla=True, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_dcp": True}, {"use_non_causal": True}, {"kv_cache_dtype": "bfloat16"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"use_dcp": True},
+        {"use_non_causal": True},
+        *({"kv_cache_dtype": name} for name in ("bfloat16", "fp8", "fp8_e4m3")),
+    ],
+)
 def test_what_mla_takes(gpu_platform, options):
     assert chosen(gpu_platform, AttentionBackendEnum.CUSTOM, has_mla=True, **options) == strobe_vllm.MLA_BACKEND
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
+def test_latents_of_8_bits_are_refused_beside_hopper(gpu_platform, monkeypatch, capability):
+    other = classmethod(lambda cls, device_id=0: DeviceCapability(*capability))
+    monkeypatch.setattr(gpu_platform, "get_device_capability", other)
+    assert chosen(gpu_platform, AttentionBackendEnum.CUSTOM, has_mla=True) == strobe_vllm.MLA_BACKEND
+    with pytest.raises(ValueError, match="kv_cache_dtype is fp8: with MLA on a GPU it needs compute capability"):
+        chosen(gpu_platform, AttentionBackendEnum.CUSTOM, has_mla=True, kv_cache_dtype="fp8")
 
 
 @pytest.mark.parametrize("has_mla", [True, False])

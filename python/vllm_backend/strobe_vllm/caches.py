@@ -14,10 +14,13 @@ def keys_and_values(kv_cache: Tensor, head_size: int, *, is_float8: bool) -> tup
 
     vLLM's view of each layout is [num_blocks, heads_kv, block_size, 2 * head_dim], with K and V side by side.
     """
-    if is_float8 and kv_cache.dtype != torch.float8_e4m3fn:
-        kv_cache = kv_cache.view(torch.float8_e4m3fn)
-    k, v = kv_cache.transpose(1, 2).split(head_size, dim=-1)
+    k, v = stored(kv_cache, is_float8=is_float8).transpose(1, 2).split(head_size, dim=-1)
     return k, v
+
+
+def stored(kv_cache: Tensor, *, is_float8: bool) -> Tensor:
+    """A layer's cache in the dtype of its elements: those of 8 bits are bytes to vLLM."""
+    return kv_cache.view(torch.float8_e4m3fn) if is_float8 and kv_cache.dtype == torch.uint8 else kv_cache
 
 
 def scale_of(scale: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from torch import Tensor
 
 FLOAT8_CACHES = ("fp8", "fp8_e4m3")
 _CACHES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-MLA_CACHE_DTYPES = ("auto", *_CACHES)
-CACHE_DTYPES = (*MLA_CACHE_DTYPES, *FLOAT8_CACHES)
+CACHE_DTYPES = ("auto", *_CACHES, *FLOAT8_CACHES)
 
 MOST_QUERIES_OVER_SHARDS = 64
 """Of a request, where ranks share keys: the engines' most under a tree mask."""
+
+_FLOAT8_LATENT_COLUMNS = 576  # 512 and 64 that are rotated
+_MOST_FLOAT8_HEADS = 128
 
 head_size_reason = limits.head_size_reason
 
@@ -47,22 +49,46 @@ def mla_layer_reason(options: dict[str, bool]) -> str | None:
     return None if named is None else f"a layer of MLA has {named}, which is not supported"
 
 
-def mla_cache_reason(cache_dtype: str | None) -> str | None:
-    """Why no cache of latents is stored like this.
-
-    GPUs convert rows of this width and of 8 bits before a call, which takes memory as for the longest sequences, but
-    for few query rows on Hopper. On CPUs vLLM gathers contexts of rows in the model's dtype alone.
-    """
-    if cache_dtype is None or cache_dtype in MLA_CACHE_DTYPES:
-        return None
-    return f"kv_cache_dtype is {cache_dtype}: with MLA it must be one of {', '.join(MLA_CACHE_DTYPES)}"
-
-
 def mla_combination_reason(dtype: torch.dtype, cache_dtype: str | None, *, on_gpu: bool) -> str | None:
     """Why latents are served of each of these alone and not of all of them together."""
     if on_gpu and dtype == torch.float32:
         return "dtype is torch.float32: with MLA on a GPU it must be torch.float16 or torch.bfloat16"
-    return mla_cache_reason(cache_dtype) or _conversion_reason(dtype, cache_dtype, "")
+    return cache_dtype_reason(cache_dtype) or _conversion_reason(dtype, cache_dtype, "")
+
+
+def mla_float8_reason(cache_dtype: str | None, head_size: int, capability: tuple[int, int]) -> str | None:
+    """Why a GPU does not read latents of 8 bits where they lie.
+
+    Rows that it does not read there are converted before a call, which takes memory as for the longest sequences.
+    """
+    if cache_dtype not in FLOAT8_CACHES:
+        return None
+    if capability != (9, 0):
+        return f"kv_cache_dtype is {cache_dtype}: with MLA on a GPU it needs compute capability 9.0"
+    if head_size != _FLOAT8_LATENT_COLUMNS:
+        most = _FLOAT8_LATENT_COLUMNS
+        return f"kv_cache_dtype is {cache_dtype} and head_size {head_size}: with MLA on a GPU it must be {most}"
+    return None
+
+
+def mla_decodes_reason(cache_dtype: str, heads: int, queries: int) -> str | None:
+    """The same of decodes with so many heads, of all ranks that share keys, and with up to so many queries.
+
+    A row's readers must be one tile of query rows or two of heads, without a mask.
+    """
+    if cache_dtype not in FLOAT8_CACHES:
+        return None
+    if queries > 1:
+        return (
+            f"kv_cache_dtype is {cache_dtype} and decodes have up to {queries} queries: with MLA on a GPU they must "
+            "have one, turn speculative decoding off"
+        )
+    if heads > _MOST_FLOAT8_HEADS or heads.bit_count() != 1:
+        return (
+            f"kv_cache_dtype is {cache_dtype} and decodes have {heads} heads: with MLA on a GPU it must be a power of "
+            f"two up to {_MOST_FLOAT8_HEADS}"
+        )
+    return None
 
 
 def reject_scaled_output(*scales: Tensor | None) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vLLM asks of the backend of MLA before it builds layers: classes, and what is supported."""
 
-from typing import Any, ClassVar
-
 import torch
 from vllm.model_executor.layers.attention.mla_attention import MLACommonBackend
 from vllm.platforms import current_platform
@@ -16,8 +14,6 @@ from strobe_vllm.support import Support
 
 class StrobeMLABackend(Support, MLACommonBackend):
     """Exact latent attention on CPUs and, from compute capability 8.0 on, on GPUs."""
-
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = list(limits.MLA_CACHE_DTYPES)
 
     @staticmethod
     def get_impl_cls() -> type[StrobeMLAImpl]:
@@ -41,4 +37,6 @@ class StrobeMLABackend(Support, MLACommonBackend):
         device_capability: DeviceCapability,
     ) -> str | None:
         """The reason where each is supported alone and all together are not."""
-        return limits.mla_combination_reason(dtype, kv_cache_dtype, on_gpu=not current_platform.is_cpu())
+        on_gpu = not current_platform.is_cpu()
+        reason = limits.mla_combination_reason(dtype, kv_cache_dtype, on_gpu=on_gpu)
+        return reason or (limits.mla_float8_reason(kv_cache_dtype, head_size, device_capability) if on_gpu else None)

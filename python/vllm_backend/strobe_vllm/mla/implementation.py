@@ -11,11 +11,14 @@ import strobe
 from strobe.torch.context_parallel.decode import shard_options
 from torch import Tensor
 from vllm import envs
+from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention.mla_attention import MLACommonImpl
-from vllm.v1.attention.backend import AttentionLayer, AttentionType
+from vllm.platforms import current_platform
+from vllm.v1.attention.backend import AttentionLayer, AttentionType, max_decode_query_len
 
 from strobe_vllm import caches
-from strobe_vllm.limits import mla_cache_reason, mla_layer_reason
+from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, mla_decodes_reason, mla_layer_reason
+from strobe_vllm.mla.contexts import with_converted_contexts
 from strobe_vllm.mla.metadata import StrobeMLADecodeMetadata, StrobeMLAMetadata
 
 
@@ -52,7 +55,7 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
                 "VLLM_BATCH_INVARIANT": bool(envs.VLLM_BATCH_INVARIANT),
             }
         )
-        reason = layer_reason or mla_cache_reason(kv_cache_dtype)
+        reason = layer_reason or cache_dtype_reason(kv_cache_dtype)
         if reason:
             raise NotImplementedError(reason)
         super().__init__(
@@ -70,6 +73,19 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
         )
         self.supports_quant_query_input = False
         self._columns = [self.kv_lora_rank, self.qk_rope_head_dim]
+        self.is_float8 = kv_cache_dtype in FLOAT8_CACHES
+        if not current_platform.is_cpu():
+            self._check_decodes(kv_cache_dtype)
+        self._converts_contexts = self.is_float8 and current_platform.is_cpu()
+        if self._converts_contexts:
+            self.kv_cache_dtype = "auto"  # of the rows that vLLM gathers, which are in the model's dtype then
+
+    def _check_decodes(self, kv_cache_dtype: str) -> None:
+        """Ranks that share keys attend with the heads of all."""
+        heads = self.num_heads * self.dcp_world_size
+        reason = mla_decodes_reason(kv_cache_dtype, heads, max_decode_query_len(get_current_vllm_config()))
+        if reason:
+            raise NotImplementedError(reason)
 
     def do_kv_cache_update(
         self,
@@ -86,8 +102,10 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
         """
         if kv_cache.numel() == 0:
             return
-        latents, rotated = kv_cache.unsqueeze(2).split(self._columns, dim=-1)
-        caches.write((latents, rotated), kv_c_normed.unsqueeze(1), k_pe, slot_mapping.flatten())
+        rows = caches.stored(kv_cache, is_float8=self.is_float8).unsqueeze(2)
+        latents, rotated = rows.split(self._columns, dim=-1)
+        scales = dict.fromkeys(("k_descale", "v_descale"), caches.scale_of(k_scale)) if self.is_float8 else None
+        caches.write((latents, rotated), kv_c_normed.unsqueeze(1), k_pe, slot_mapping.flatten(), scales)
 
     def forward_mqa(
         self,
@@ -103,22 +121,38 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
         latent, rotated = q if isinstance(q, tuple) else q.split(self._columns, dim=-1)
         decode = attn_metadata.decode
         assert decode is not None
+        cache = caches.stored(kv_c_and_k_pe_cache, is_float8=self.is_float8)
         options = self._visible(latent, decode, causal=attn_metadata.causal)
+        if self.is_float8:
+            options["k_descale"] = caches.scale_of(layer._k_scale)
         if not self.need_to_return_lse_for_decode:
-            return strobe.mla(latent, rotated, kv_c_and_k_pe_cache, scale=self.scale, **options), None
-        out, lse = strobe.mla(latent, rotated, kv_c_and_k_pe_cache, scale=self.scale, return_lse=True, **options)
+            return strobe.mla(latent, rotated, cache, scale=self.scale, **options), None
+        out, lse = strobe.mla(latent, rotated, cache, scale=self.scale, return_lse=True, **options)
         return out, lse.transpose(0, 1)
 
     def _visible(self, q: Tensor, decode: StrobeMLADecodeMetadata, *, causal: bool) -> dict[str, Any]:
-        """Which keys each query has, of those that this rank has."""
+        """Which keys each query has, of those that this rank has.
+
+        A request's only query sees all of them. A mask would hide none, but GPUs read latents of 8 bits where they lie
+        only without one.
+        """
         options = {
             "cu_seqlens_q": decode.query_start_loc,
             "max_seqlen_q": decode.max_query_len,
             "page_table": decode.block_table,
             "seqused_k": decode.seq_lens,
-            "causal": causal,
+            "causal": causal and decode.max_query_len > 1,
         }
         if decode.shard.world == 1 or decode.max_query_len == 1:
             return options
         assert decode.dcp_tot_seq_lens is not None
         return shard_options(q, decode.dcp_tot_seq_lens, decode.shard, options)
+
+    def _compute_prefill_context(
+        self, q: Tensor, kv_c_and_k_pe_cache: Tensor, attn_metadata: StrobeMLAMetadata, k_scale: Tensor
+    ) -> Any:
+        """out and lse of the prompts' attention to their contexts, whose rows vLLM gathers; on a CPU as they are."""
+        if self._converts_contexts:
+            cache = caches.stored(kv_c_and_k_pe_cache, is_float8=True)
+            kv_c_and_k_pe_cache, attn_metadata = with_converted_contexts(cache, attn_metadata, k_scale, q.dtype)
+        return super()._compute_prefill_context(q, kv_c_and_k_pe_cache, attn_metadata, k_scale)
