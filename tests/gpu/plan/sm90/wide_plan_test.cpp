@@ -127,7 +127,7 @@ TEST(Sm90WidePlan, LoadsValuesThatAreKeysOnce) {
 TEST(Sm90WidePlan, FewSequencesLeaveAStageMore) {
   const auto config_of_batch = [](std::int64_t batch) {
     AttentionProblem problem = problem_of_rows(batch, 576);
-    problem.has_seqused_k = true;
+    problem.page_size = 0;
     return shared_values_config(problem, config_of(problem)).value();
   };
   const forward::Config few = config_of_batch(256);
