@@ -40,7 +40,10 @@ WideRegisters shared_registers(const Config& config) {
   const ScoreRule& rule = config.rule;
   const bool splits = config.schedule == Schedule::split;
   if (config.keys == forward::KeySource::rows_in_format) return {96, 96, 0};
-  if (config.keys == forward::KeySource::page_rows) return {48, 144, splits ? 128 : rule.mask_right ? 256 : 320};
+  if (config.keys == forward::KeySource::page_rows) {
+    const bool crowded = rule.mask_right || (rule.query_values && config.schedule != Schedule::sorted);
+    return {48, 144, splits ? 128 : crowded ? 256 : 320};
+  }
   const bool boxes = config.keys == forward::KeySource::page_boxes;
   if (!splits && !rule.mask_right) {
     return boxes && !rule.query_values ? WideRegisters{40, 152, 320} : WideRegisters{32, 160, 384};
@@ -56,9 +59,12 @@ WideRegisters shared_registers(const Config& config) {
 
 /// With a second query and V apart the producer has a tensor more.
 WideRegisters query_values_registers(const Config& config) {
-  const bool copies = config.keys == forward::KeySource::page_rows;
-  if (!copies) return {56, 136, 0};
-  return config.rule.block_mask != 0 ? WideRegisters{72, 120, 0} : WideRegisters{64, 128, 0};
+  const ScoreRule& rule = config.rule;
+  if (config.keys != forward::KeySource::page_rows) return {56, 136, 0};
+  const bool is_plain = !rule.softcap && !rule.alibi && !rule.bias && !rule.dropout;
+  const bool searches = rule.block_mask != 0 || config.schedule == Schedule::split;  // the producers do
+  const bool walks = is_plain && (rule.mask_left || rule.chunked);
+  return searches || walks ? WideRegisters{72, 120, 0} : WideRegisters{64, 128, 0};
 }
 
 WideRegisters wide_registers(const Config& config) {
@@ -71,7 +77,7 @@ WideRegisters wide_registers(const Config& config) {
   if (rule.block_mask != 0) return {copies ? 64 : 56, copies ? 128 : 136, 0};
   if (rule.row_invariant) return {copies ? 64 : 40, copies ? 128 : 152, 64};  // the same in all calls
   if (rule.bias || rule.dropout) return {copies ? 64 : 40, copies ? 128 : 152, 0};
-  if (copies) return {64, 128, crowded ? 64 : 128};
+  if (copies) return {64, 128, crowded || config.schedule == Schedule::split ? 64 : 128};
   if (crowded) return {40, 152, 128};
   if (config.schedule == Schedule::split) {
     return rule.varlen ? WideRegisters{48, 128, 64, 168} : WideRegisters{40, 152, 192};

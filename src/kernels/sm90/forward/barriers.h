@@ -108,9 +108,10 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
   }
 };
 
-/// Wide loops: warps that take turns at panels which they copy. Each arrives for every panel.
-inline constexpr int kRowWarps = kWarpsPerWarpgroup - 1;  // all but Q's
-/// Where V is part of K, all warps copy rows of their own of every panel. Each thread's copies arrive by themselves.
+/// Wide loops: warps that copy rows of their own of every panel, half of them K's and half of them V's. Each thread's
+/// copies arrive by themselves.
+inline constexpr int kTensorRowWarps = kWarpsPerWarpgroup / 2;
+/// Where V is part of K, all of them.
 inline constexpr int kSharedRowWarps = kWarpsPerWarpgroup;
 /// Likewise where rows are in a format, but that each warp arrives once. Those of a pair announce what the warp of
 /// their number in the other CTA stores here.
@@ -123,11 +124,7 @@ constexpr int panel_writers(const Config& c) {
   if (c.keys != KeySource::page_rows) {
     return 1;
   }
-  return c.values_in_keys ? kSharedRowWarps * kWarpSize : kRowWarps;
-}
-constexpr int value_writers(const Config& c) {
-  const bool by_panel = c.keys == KeySource::page_rows && !c.values_in_keys;
-  return panel_writers(c) * (by_panel ? panels(output_columns(c)) : 1);
+  return (c.values_in_keys ? kSharedRowWarps : kTensorRowWarps) * kWarpSize;
 }
 
 template <Config C>
@@ -149,7 +146,7 @@ struct Barriers<C> {
       }
     };
     init_all(k_full, k_empty, panel_writers(C), kReaders);
-    init_all(v_full, v_empty, value_writers(C), kReaders);
+    init_all(v_full, v_empty, panel_writers(C), kReaders);
     init_all(p_full, p_empty, kWarpgroup, C.output_warpgroups * kWarpgroup);
     init_all(q_full[0], q_empty[0], 1, kWarpgroup);
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);

@@ -86,7 +86,10 @@ class Rings<C> : public WideScoreRings<C> {
   __device__ __forceinline__ bool has_piece(int) const {
     return has_completed(barriers_.k_full[k_at_.stage], k_at_.parity);
   }
-  __device__ __forceinline__ void wait_piece(int) { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
+  __device__ __forceinline__ void wait_piece(int) {
+    wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity);
+    see_copies<C>();
+  }
   __device__ __forceinline__ Descriptor keys(int) const { return k_ + k_at_.stage * (kPlan.k_bytes >> 4); }
   __device__ __forceinline__ void next_piece(int) { k_at_.advance(); }
 

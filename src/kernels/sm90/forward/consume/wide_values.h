@@ -22,7 +22,7 @@ constexpr int kQueryPieces = (C.register_columns + kQueryColumns<C> - 1) / kQuer
 /// A stage that threads filled, themselves or by cp.async, is full: WGMMAs of this warp may read it.
 template <Config C>
 __device__ __forceinline__ void see_copies() {
-  if constexpr (C.values_in_keys && (C.keys == KeySource::page_rows || C.keys == KeySource::rows_in_format)) {
+  if constexpr (C.keys == KeySource::page_rows || C.keys == KeySource::rows_in_format) {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
   }
 }
@@ -60,6 +60,7 @@ class ValueRing {
   __device__ __forceinline__ void wait_part(int part) {
     if (part == 0) {
       wait<C>(barriers_.v_full[at_.stage], at_.parity);
+      see_copies<C>();
     }
   }
   __device__ __forceinline__ Descriptor values(int part) const {

@@ -68,6 +68,12 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
     FormatRowsFeeder<C>(context, warp).run();
   } else if constexpr (C.values_in_keys && C.keys == KeySource::page_rows) {
     SharedRowsFeeder<C>(context, warp).run();
+  } else if constexpr (is_wide(C) && C.keys == KeySource::page_rows) {
+    if (warp < kTensorRowWarps) {
+      WideKeyRowsFeeder<C>(context, warp).run();
+    } else {
+      WideValueRowsFeeder<C>(context, warp - kTensorRowWarps).run();
+    }
   } else if constexpr (is_wide(C)) {
     if (warp == 0) {
       feed_shared_queries(context);
@@ -75,8 +81,6 @@ __device__ __forceinline__ void produce(const Context<C>& context) {
       if (warp == 1) {
         feed_shared_keys(context);
       }
-    } else if constexpr (C.keys == KeySource::page_rows) {
-      WideRowsFeeder<C>(context, warp - 1).run();
     } else if (warp == 1) {
       feed_wide_keys(context);
     } else if (warp == 2) {

@@ -24,9 +24,11 @@ __device__ __forceinline__ void load_query_panels(const Context<C>& context, con
   };
   if constexpr (C.rule.query_values) {
     const int own = first_own_column(C, context.params) / kColumns<C>;
+#pragma unroll 1
     for (int panel = first; panel < min(end, own); ++panel) {
       load(context.other, panel);
     }
+#pragma unroll 1
     for (int panel = max(first, own); panel < end; ++panel) {
       load(context.q, panel - own);
     }

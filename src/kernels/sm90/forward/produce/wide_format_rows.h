@@ -63,8 +63,7 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
   }
 
  private:
-  using Base::context_, Base::first_, Base::lane_, Base::row_, Base::sequence_, Base::number_, Base::behind_at_,
-      Base::shared_at_;
+  using Base::context_, Base::first_, Base::lane_, Base::row_, Base::sequence_, Base::number_, Base::k_at_, Base::v_at_;
   using Base::first_row, Base::piece, Base::read_number, Base::of_row, Base::feed_shared_queries;
   using Base::kPlan, Base::kRowsOfWarp, Base::kRowsAtOnce, Base::kRowsOfLane, Base::kPanelBytes;
 
@@ -191,13 +190,13 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
   template <int step>
   __device__ __forceinline__ void feed_behind(const Step& from) {
     if constexpr (step % FormatSteps<C>::kOfPanel == 0) {
-      wait<C>(context_.barriers.k_empty[behind_at_.stage], behind_at_.parity);
+      wait<C>(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
     }
-    uint64_t& full = context_.barriers.k_full[behind_at_.stage];
-    store<step>(from, kPlan.k + behind_at_.stage * kPlan.k_bytes, full);
+    uint64_t& full = context_.barriers.k_full[k_at_.stage];
+    store<step>(from, kPlan.k + k_at_.stage * kPlan.k_bytes, full);
     if constexpr ((step + 1) % FormatSteps<C>::kOfPanel == 0) {
       publish<1>(full);
-      behind_at_.advance();
+      k_at_.advance();
     }
   }
 
@@ -206,13 +205,13 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
   __device__ __forceinline__ void feed_shared(const Step& from) {
     constexpr int kInStage = FormatSteps<C>::columns_at(step).first % kSharedColumns;
     if constexpr (kInStage == 0 && step % FormatSteps<C>::kOfPanel == 0) {
-      wait<C>(context_.barriers.v_empty[shared_at_.stage], shared_at_.parity);
+      wait<C>(context_.barriers.v_empty[v_at_.stage], v_at_.parity);
     }
-    uint64_t& full = context_.barriers.v_full[shared_at_.stage];
-    store<step>(from, kPlan.v + shared_at_.stage * kPlan.v_bytes + kInStage / kPanelColumns * kPanelBytes, full);
+    uint64_t& full = context_.barriers.v_full[v_at_.stage];
+    store<step>(from, kPlan.v + v_at_.stage * kPlan.v_bytes + kInStage / kPanelColumns * kPanelBytes, full);
     if constexpr (kInStage + kPanelColumns == kSharedColumns && (step + 1) % FormatSteps<C>::kOfPanel == 0) {
       publish<panels(kSharedColumns)>(full);
-      shared_at_.advance();
+      v_at_.advance();
     }
   }
 

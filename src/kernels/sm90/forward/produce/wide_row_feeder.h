@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wide loops whose V is K's first columns: what warps share that bring rows themselves, some of each block's rows each.
+// Wide loops: what warps share that bring rows themselves, some of each block's rows each.
 #pragma once
 
 #include "kernels/sm90/forward/produce/pages.h"
@@ -17,7 +17,7 @@ class WideRowFeeder {
   static constexpr int kRowsAtOnce = kWarpSize / kPanelPieces;
   static constexpr int kRowsOfLane = kRowsOfWarp / kRowsAtOnce;
   static constexpr int kPanelBytes = tile_bytes(C.block_n, kPanelColumns);
-  static_assert(kWarpSize % kRowsOfWarp == 0 && C.values_in_keys && C.q_stages == 1 && C.consumer_warpgroups == 1);
+  static_assert(kWarpSize % kRowsOfWarp == 0 && C.q_stages == 1 && C.consumer_warpgroups == 1);
 
   /// `first`: the warp's first row of a block.
   __device__ __forceinline__ WideRowFeeder(const Context<C>& context, int warp, int first)
@@ -59,8 +59,8 @@ class WideRowFeeder {
   int row_ = 0;
   int sequence_ = 0;
   int number_ = kNoEntry;
-  RingPosition<C.key_panels> behind_at_{0, 1};
-  RingPosition<C.stages> shared_at_{0, 1};
+  RingPosition<C.key_panels> k_at_{0, 1};
+  RingPosition<C.stages> v_at_{0, 1};
 
  private:
   uint32_t q_parity_ = 1;
