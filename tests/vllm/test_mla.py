@@ -269,16 +269,6 @@ def test_captured_decodes_over_8_bits(place):
     check_replays(server, first, metadata, [[(300, 1), (17, 1), (90, 1)], [(31, 1), (60, 1)]])
 
 
-def test_a_single_query_has_no_mask(monkeypatch):
-    """GPUs have fewer ways to read rows under one."""
-    server, masks = Server(drafts=3), []
-    monkeypatch.setattr(strobe, "mla", lambda *_, causal, **__: masks.append(causal))
-    for lengths in ([(20, 1), (3, 1)], [(20, 1), (3, 2)]):
-        step = server.step(lengths)
-        step.forward(server.builder.build(0, step.common()))
-    assert masks == [False, True]
-
-
 def test_profiling_runs_have_no_cache():
     server = Server()
     step = server.step([(0, 2)])

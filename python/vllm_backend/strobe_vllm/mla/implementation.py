@@ -131,17 +131,13 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
         return out, lse.transpose(0, 1)
 
     def _visible(self, q: Tensor, decode: StrobeMLADecodeMetadata, *, causal: bool) -> dict[str, Any]:
-        """Which keys each query has, of those that this rank has.
-
-        A request's only query sees all of them. A mask would hide none, but GPUs read latents of 8 bits where they lie
-        only without one.
-        """
+        """Which keys each query has, of those that this rank has."""
         options = {
             "cu_seqlens_q": decode.query_start_loc,
             "max_seqlen_q": decode.max_query_len,
             "page_table": decode.block_table,
             "seqused_k": decode.seq_lens,
-            "causal": causal and decode.max_query_len > 1,
+            "causal": causal,
         }
         if decode.shard.world == 1 or decode.max_query_len == 1:
             return options

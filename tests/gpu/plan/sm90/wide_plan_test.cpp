@@ -206,6 +206,8 @@ TEST(Sm90WidePlan, ConvertsLatentRowsOfACacheWhereTheyLie) {
   EXPECT_TRUE(stay([](AttentionProblem&) {}));
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.page_size = 1; }));
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.heads_q = 16, p.seqlen_q = 4, p.total_q = 128; }));
+  EXPECT_TRUE(
+      stay([](AttentionProblem& p) { p.packed_q = true, p.causal = CausalMask::bottom_right; }));  // of one query
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.stored.dtype = DType::int8; }));
   EXPECT_TRUE(stay([](AttentionProblem& p) { p.heads_q = 128; }));
   EXPECT_FALSE(stay([](AttentionProblem& p) { p.seqlen_q = 2, p.total_q = 64; }));  // two tiles
