@@ -48,7 +48,7 @@ CONFIGS = {
         sliding_window=WINDOW,
         layer_types=_SLIDING_AND_FULL,
         num_local_experts=4,
-        num_experts_per_tok=2,
+        num_experts_per_tok=4,  # all: rounding changes a choice among nearly equal ones, and with it the tokens
     ),
     "bloom": lambda: transformers.BloomConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=1
@@ -118,6 +118,8 @@ def _draw(model: torch.nn.Module, sharpness: float) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith("sinks"):
             deviation = 1.0
+        elif name.endswith("router.bias"):
+            deviation = 0.02  # transformers' own, which has no seed
         elif parameter.dim() < 2:
             continue
         else:
