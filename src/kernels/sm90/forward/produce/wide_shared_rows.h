@@ -2,7 +2,7 @@
 // Wide loops whose V is K's first columns: K out of pages row by row, by cp.async.
 #pragma once
 
-#include "kernels/sm90/forward/produce/copied_rows.h"
+#include "kernels/sm90/forward/produce/wide_row_feeder.h"
 
 namespace strobe::sm90::forward {
 
