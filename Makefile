@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm compilers test-compiler abi fuzz soak mutation mutation-gpu vllm sglang clean help dependencies
+.PHONY: demo test lint format build package kernels wheels ports docs asan tsan threads test-arm test-kernels compilers test-compiler abi fuzz soak mutation mutation-gpu vllm sglang clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -13,6 +13,9 @@ demo: dependencies build/release/build.ninja ## Search the King James Bible by m
 
 test: build lint ## Build, lint and run every test
 	@ctest --preset release --parallel $(JOBS)
+
+test-kernels: build ## Compile GPU kernels of every kind, without a GPU, and check that none spills
+	@ctest --preset kernels --parallel $(JOBS)
 
 lint: build/lint/build.ninja ## Check format, clang-tidy, Python and the project's rules
 	@cmake --build build/lint --target build.ninja -- --quiet # configures again if CMakeLists.txt changed

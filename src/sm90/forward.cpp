@@ -91,8 +91,7 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
                   const ForwardArguments& arguments, TensorMaps& maps) {
   // Where each key is read once, by all multiprocessors at once, reading ahead costs 7%.
   // log: sm90-forward-split-keys-table
-  const bool boxes = config.keys == forward::KeySource::page_boxes;
-  const Box keys{.rows = boxes ? page_box_rows(problem, config) : config.block_n,
+  const Box keys{.rows = in_page_boxes(config) ? page_box_rows(problem, config) : config.block_n,
                  .reads_ahead = config.schedule != Schedule::split};
   const Box queries{.rows = kRowsPerWarpgroup, .heads = config.packed_heads};
   const Box outputs{.rows = kRowsPerWarp, .heads = std::min(config.packed_heads, kRowsPerWarp)};

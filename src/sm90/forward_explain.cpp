@@ -54,11 +54,10 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
     text += fmt::format("rows          of {} bytes, converted to {} by four warps as they read them\n",
                         plan.rows.row_bytes, strobe::name_of(problem.dtype));
   } else if (in_pages(c)) {
-    text += fmt::format("pages         of {} rows, {}{}\n", problem.page_size,
-                        c.keys == forward::KeySource::page_boxes
-                            ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c))
-                            : "read row by row",
-                        c.pages_ahead ? "; the table a block ahead" : "");
+    text += fmt::format(
+        "pages         of {} rows, {}{}\n", problem.page_size,
+        in_page_boxes(c) ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c)) : "read row by row",
+        c.pages_ahead ? "; the table a block ahead" : "");
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += is_wide(c) ? fmt::format("pipeline      {} panels of K, {} of V; {} columns of Q in registers\n",

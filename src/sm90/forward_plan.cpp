@@ -34,7 +34,7 @@ int compiled_head_dim(std::int64_t head_dim, const AttentionProblem& problem) {
 }
 
 Schedule choose_schedule(const forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
-  if (config.rule.varlen) return problem.batch <= kMaxSortedSequences ? Schedule::sorted : Schedule::rounds;
+  if (config.rule.varlen) return problem.batch <= kMaxTableSequences ? Schedule::sorted : Schedule::rounds;
   // Of two CTAs on a multiprocessor and a window most tiles are as long, and those of a head share keys in L2.
   const bool as_long = config.rule.mask_left && config.ctas_per_sm > 1;
   const bool lengths_differ = has_diagonal(config.rule) && !as_long && m_tiles_of(problem, config) > 1;
@@ -113,6 +113,7 @@ forward::Config with_schedule(const forward::Config& tiles, const AttentionProbl
     config.keeps_in_smem = false;
     config.ctas_per_sm = 1;
   }
+  if (has_page_blocks(problem, config)) config.keys = forward::KeySource::page_blocks;
   return completed(config);
 }
 

@@ -19,6 +19,7 @@ namespace forward {
 constexpr std::string_view type_name(KeySource) { return "strobe::sm90::forward::KeySource"; }
 constexpr std::string_view name_of(KeySource source) {
   switch (source) {
+    case KeySource::page_blocks: return "page_blocks";
     case KeySource::page_boxes: return "page_boxes";
     case KeySource::page_rows: return "page_rows";
     case KeySource::rows_in_format: return "rows_in_format";
@@ -45,7 +46,7 @@ constexpr auto fields_of(const Config&) {
       field("stages", &Config::stages), field("q_stages", &Config::q_stages), field("loop", &Config::loop),
       field("ping_pong", &Config::ping_pong), field("ctas_per_sm", &Config::ctas_per_sm),
       field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
-      field("sorted_sequences", &Config::sorted_sequences), field("operands", &Config::operands),
+      field("table_sequences", &Config::table_sequences), field("operands", &Config::operands),
       field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotated_columns", &Config::rotated_columns),
       field("float_output", &Config::float_output), field("stored", &Config::stored),
       field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("format", &Config::format),

@@ -28,4 +28,11 @@ inline int page_box_rows(const AttentionProblem& problem, const forward::Config&
   return static_cast<int>(std::gcd(problem.page_size, static_cast<std::int64_t>(config.block_n)));
 }
 
+/// Whether blocks are to be read whole, as pages hold them. Parts of narrow tiles gain nothing by it, and so have one
+/// kernel for all sizes of pages. log: wide-page-blocks
+inline bool has_page_blocks(const AttentionProblem& problem, const forward::Config& config) {
+  return config.keys == forward::KeySource::page_boxes && !converts(config) &&
+         (is_wide(config) || config.schedule != Schedule::split) && page_box_rows(problem, config) == config.block_n;
+}
+
 }  // namespace strobe::sm90

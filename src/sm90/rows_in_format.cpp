@@ -17,6 +17,8 @@ namespace {
 
 using gpu::has_wide_heads, gpu::unsupported;
 
+constexpr int kMostFormatSequences = 416;
+
 /// What registers do not hold a panel of, beside all else that producers have.
 bool is_wide_part(const RowPart& part) { return part.element == RowElement::float32; }
 
@@ -30,8 +32,9 @@ Result<forward::Config> config_of(const AttentionProblem& problem, const gpu::De
   if (!tiles.ok()) return tiles.status();
   forward::Config config = *tiles;
   config.keys = forward::KeySource::rows_in_format;
-  // A table of sorted sequences would take the place of a stage, where two blocks have to fit.
-  const bool many = config.schedule == Schedule::split && problem.batch > forward::kMostFormatSequences;
+  // A whole table of sequences would take the place of a stage, where two blocks have to fit.
+  config.table_sequences = kMostFormatSequences;
+  const bool many = config.schedule == Schedule::split && problem.batch > kMostFormatSequences;
   if (config.schedule == Schedule::sorted || many) config.schedule = Schedule::rounds;
   config.format = format;
   const std::optional<forward::Config> shared = shared_values_config(problem, config);

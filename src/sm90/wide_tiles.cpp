@@ -20,8 +20,7 @@ constexpr int kBytesOfV = 96 * 1024;   // three blocks of one warpgroup's 256 co
 constexpr int kOutputRegisters = 160;  // of which 128 hold O; the others' sum is 192
 constexpr int kMostKeyPanels = 16;
 constexpr int kMostSharedStages = 12;
-constexpr int kFewSequences = 256;       // whose table leaves room for a stage more
-constexpr int kLeastSharedBoxRows = 64;  // smaller boxes take longer than rows that threads copy. log: wide-row-copies
+constexpr int kFewSequences = 256;  // whose table leaves room for a stage more
 
 /// Registers of the other two roles, and Q's columns that the consumer has registers for: as compiling shows.
 struct WideRegisters {
@@ -44,7 +43,7 @@ WideRegisters shared_registers(const Config& config) {
     const bool crowded = rule.mask_right || (rule.query_values && config.schedule != Schedule::sorted);
     return {48, 144, splits ? 128 : crowded ? 256 : 320};
   }
-  const bool boxes = config.keys == forward::KeySource::page_boxes;
+  const bool boxes = config.keys == forward::KeySource::page_blocks;
   if (!splits && !rule.mask_right) {
     return boxes && !rule.query_values ? WideRegisters{40, 152, 320} : WideRegisters{32, 160, 384};
   }
@@ -138,11 +137,10 @@ std::optional<Config> with_values_in_keys(const Config& tiles, const AttentionPr
   if (rule.mask_right && tiles.schedule == Schedule::split) return std::nullopt;
   Config config = tiles;
   config.values_in_keys = true;
-  const bool has_small_boxes =
-      tiles.keys == forward::KeySource::page_boxes && page_box_rows(problem, tiles) < kLeastSharedBoxRows;
-  if (has_small_boxes) config.keys = forward::KeySource::page_rows;
+  // Boxes of a part of a block take longer than rows that threads copy. log: wide-row-copies
+  if (config.keys == forward::KeySource::page_boxes) config.keys = forward::KeySource::page_rows;
   config.in_pairs = converts_in_pairs(config, problem);
-  if (config.schedule == Schedule::sorted && problem.batch <= kFewSequences) config.sorted_sequences = kFewSequences;
+  if (config.schedule == Schedule::sorted && problem.batch <= kFewSequences) config.table_sequences = kFewSequences;
   return config;
 }
 

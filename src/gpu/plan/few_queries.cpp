@@ -36,7 +36,7 @@ bool can_split(const AttentionProblem& problem, const SplitKernel& kernel) {
   const ScoreRule& rule = kernel.rule;
   if (rule.row_invariant && kernel.segments == 0) return false;
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
-  return !rule.varlen || problem.batch <= kMaxSplitSequences;
+  return !rule.varlen || problem.batch <= kMaxTableSequences;
 }
 
 /// Row-invariant calls: parts are segments, of so many keys that the memory which they take is little.

@@ -3,6 +3,7 @@
 // headers, shared by host and device.
 #pragma once
 
+#include "kernels/scheduler/tiling.h"
 #include "kernels/score/parts.h"
 #include "kernels/sequence/params.h"
 
@@ -18,8 +19,6 @@ struct SplitParams {
   int slot_rows;
 };
 
-inline constexpr int kMaxSplitSequences = 480;  // whose lengths the device finds
-
 struct SplitWork {
   SplitParams params;
   VisibilityParams visibility;
@@ -27,7 +26,7 @@ struct SplitWork {
   // Else: where CTAs have whole parts of tiles, how many each has and the most blocks of a part; 0: even shares of all
   // blocks.
   int parts_of_cta, most_blocks;
-  int first_block[kMaxSplitSequences + 1];  // of one head, of all sequences before each; at last: of all. Or parts
+  int first_block[kMaxTableSequences + 1];  // of one head, of all sequences before each; at last: of all. Or parts
 };
 
 }  // namespace strobe

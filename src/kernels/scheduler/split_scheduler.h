@@ -35,13 +35,12 @@ class SplitScheduler {
     blocks_ = T.rule.varlen ? work.first_block[sequences.sequences] * heads_
                             : work.blocks_of_head * heads_ * sequences.sequences;
     workers_ = min(static_cast<int>(gridDim.x) / kCtas, blocks_);  // each of them has a block: no part is left out
-    const int worker = static_cast<int>(blockIdx.x) / kCtas;
     if (has_whole_parts<T>(work)) {
-      at_ = worker * work.parts_of_cta;
+      at_ = worker() * work.parts_of_cta;
       end_ = min(at_ + work.parts_of_cta, blocks_);
     } else {
-      at_ = worker < workers_ ? first_of(worker) : 0;
-      end_ = worker < workers_ ? first_of(worker + 1) : 0;
+      at_ = worker() < workers_ ? first_of(worker()) : 0;
+      end_ = worker() < workers_ ? first_of(worker() + 1) : 0;
     }
     if constexpr (T.heads_outermost) {
       blocks_of_all_ = blocks_ / max(heads_, 1);
@@ -91,19 +90,19 @@ class SplitScheduler {
     } else {
       part.end = min(blocks, within + end_ - at_);
       const bool whole = part.end - part.first == blocks;
-      const int worker = static_cast<int>(blockIdx.x) / kCtas;
-      const int first = worker + rank() * (static_cast<int>(gridDim.x) / kCtas);
+      const int first = worker() + rank() * (static_cast<int>(gridDim.x) / kCtas);
       part.slot = whole ? -1 : 2 * first + (within == 0 ? 1 : 0);
-      part.sharers = {first, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker};
+      part.sharers = {first, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker()};
     }
     at_ += part.end - part.first;
     return true;
   }
 
  private:
-  static constexpr int kCtas = T.in_pairs ? 2 : 1;  // of a worker
+  static constexpr int kCtas = T.in_pairs ? kPairCtas : 1;  // of a worker
   static_assert(!T.in_pairs || (T.heads_outermost && T.segment_blocks == 0));
 
+  __device__ __forceinline__ static int worker() { return static_cast<int>(blockIdx.x) / kCtas; }
   __device__ __forceinline__ static int rank() { return static_cast<int>(blockIdx.x) % kCtas; }
   __device__ __forceinline__ int first_of(int worker) const {
     return static_cast<int>(static_cast<long long>(blocks_) * worker / workers_);

@@ -13,7 +13,8 @@ enum class Schedule : unsigned char {
   split,   // each CTA takes as many key blocks as the others: a tile may be several CTAs', who leave parts of it
 };
 
-inline constexpr int kMaxSortedSequences = 480;
+inline constexpr int kMaxTableSequences = 480;  // whose lengths the device finds
+inline constexpr int kPairCtas = 2;
 
 struct Tiling {
   ScoreRule rule;
@@ -24,8 +25,8 @@ struct Tiling {
   int threads = 0;               // of a CTA
   bool heads_outermost = false;  // split schedules: all sequences of a head, then those of the next; else inside out
   bool in_pairs = false;         // split schedules: neighbouring CTAs have the same keys of neighbouring heads
-  int sorted_sequences = kMaxSortedSequences;  // sorted schedules: of their table, at most
-  int segment_blocks = 0;                      // row-invariant calls: key blocks that a part has at most; 0: any number
+  int table_sequences = kMaxTableSequences;  // sorted and split schedules: of their table, at most
+  int segment_blocks = 0;                    // row-invariant calls: key blocks that a part has at most; 0: any number
 };
 
 }  // namespace strobe

@@ -42,6 +42,9 @@ constexpr int kTurn = 1;  // first of the named barriers
 constexpr int kWideEnd = 1;
 constexpr int kOutputTurn = 2;  // and the next: of the warpgroups that hold O
 
+/// Lanes that arrive for a stage of boxes out of pages: each may have stored zeros.
+constexpr int box_writers(const Config& c) { return c.keys == KeySource::page_boxes && c.debug ? kWarpSize : 1; }
+
 template <Config C>
 struct RawBarriers {
   __device__ void init() {}
@@ -54,7 +57,7 @@ struct RawBarriers<C> {
 
   __device__ void init() {
     for (int s = 0; s < C.raw_stages; ++s) {
-      cuda::ptx::mbarrier_init(&raw_full[s], 1);
+      cuda::ptx::mbarrier_init(&raw_full[s], box_writers(C));
       cuda::ptx::mbarrier_init(&raw_empty[s], converter_warps(C) * kWarpArrivals<C.debug>);
     }
   }
@@ -89,7 +92,7 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
   /// By one thread, before anyone uses them.
   __device__ void init() {
     constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups * kWarpArrivals<C.debug>;
-    constexpr int kWriters = converts(C) ? converter_warps(C) * kWarpArrivals<C.debug> : 1;
+    constexpr int kWriters = converts(C) ? converter_warps(C) * kWarpArrivals<C.debug> : box_writers(C);
     RawBarriers<C>::init();
     BiasBarriers<C>::init();
     for (int s = 0; s < C.stages; ++s) {
@@ -122,7 +125,7 @@ constexpr int panel_writers(const Config& c) {
     return kFormatRowWarps * (c.debug ? kWarpSize : 1);
   }
   if (c.keys != KeySource::page_rows) {
-    return 1;
+    return box_writers(c);
   }
   return (c.values_in_keys ? kSharedRowWarps : kTensorRowWarps) * kWarpSize;
 }

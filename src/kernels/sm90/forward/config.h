@@ -14,6 +14,7 @@ namespace strobe::sm90::forward {
 /// How producers bring K and V to shared memory.
 enum class KeySource : unsigned char {
   tensor,          // TMA, a box a block
+  page_blocks,     // from pages, TMA: a box a block, which lies in one page
   page_boxes,      // from pages, TMA: boxes that lie in one page each
   page_rows,       // from pages of any size: every lane copies pieces of rows
   rows_in_format,  // from pages of one row: every lane reads pieces of rows as they are stored, and converts them
@@ -47,7 +48,7 @@ struct Config {
   // fill it. A power of two, at most 64.
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;
-  int sorted_sequences = kMaxSortedSequences;  // of a sorted schedule's table, at most: a smaller one leaves memory
+  int table_sequences = kMaxTableSequences;  // of a sorted or split schedule's table: a smaller one leaves memory
 
   // Of the products. 8 bits have loops of their own: V lies transposed, and rule.element is O's.
   Element operands = rule.element;
@@ -134,7 +135,7 @@ constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 constexpr bool is_wide(const Config& c) { return c.loop == Loop::wide; }
 
 /// CTAs of a cluster.
-constexpr int cluster_ctas(const Config& c) { return c.in_pairs ? 2 : 1; }
+constexpr int cluster_ctas(const Config& c) { return c.in_pairs ? kPairCtas : 1; }
 
 /// Columns of O that one warpgroup holds.
 constexpr int output_columns(const Config& c) { return is_wide(c) ? c.head_dim_v / c.output_warpgroups : c.head_dim_v; }
@@ -165,6 +166,10 @@ constexpr int first_own_column(const Config& c, const Params& params) {
 constexpr bool has_other_map(const Config& c) { return c.bias_stages > 0 || c.rule.query_values; }
 
 constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
+/// Those that TMA reads.
+constexpr bool in_page_boxes(const Config& c) {
+  return c.keys == KeySource::page_blocks || c.keys == KeySource::page_boxes;
+}
 
 /// Whether a CTA joins the segments of its tiles; on split schedules each segment is a part.
 constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && c.schedule != Schedule::split; }
@@ -203,7 +208,7 @@ constexpr Tiling tiling(const Config& c) {
           .threads = threads_per_block(c),
           .heads_outermost = is_wide(c),
           .in_pairs = c.in_pairs,
-          .sorted_sequences = c.sorted_sequences,
+          .table_sequences = c.table_sequences,
           .segment_blocks = c.segment_blocks};
 }
 

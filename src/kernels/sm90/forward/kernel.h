@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     }
   }
   if constexpr (C.schedule == Schedule::sorted) {
-    make_order<tiling(C)>(params, reinterpret_cast<SequenceOrder<C.sorted_sequences>&>(smem[smem_plan(C).order]));
+    make_order<tiling(C)>(params, reinterpret_cast<SequenceOrder<C.table_sequences>&>(smem[smem_plan(C).order]));
   }
   if constexpr (kSplits<C>) {
     ptx::griddepcontrol_launch_dependents();  // combine waits for this grid's end

@@ -107,13 +107,9 @@ constexpr int barrier_count(const Config& c) {
   return 4 * c.stages + 2 * c.raw_stages + 2 * (c.q_stages + c.bias_stages) * c.consumer_warpgroups;
 }
 
-/// Rows in a format: a whole table of sequences would take the place of a stage, where two blocks have to fit.
-inline constexpr int kMostFormatSequences = 416;
-
 /// Of split schedules' table.
 constexpr int split_work_bytes(const Config& c) {
-  const int unused = c.keys == KeySource::rows_in_format ? kMaxSplitSequences - kMostFormatSequences : 0;
-  return static_cast<int>(sizeof(SplitWork) - unused * sizeof(int));
+  return static_cast<int>(sizeof(SplitWork) - (kMaxTableSequences - c.table_sequences) * sizeof(int));
 }
 
 constexpr SmemPlan smem_plan(const Config& c) {
@@ -142,7 +138,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.text = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
   plan.barriers = plan.text + c.consumer_warpgroups * kWarpsPerWarpgroup * text_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
-  const int order_bytes = c.schedule == Schedule::sorted  ? sequence_order_bytes(c.sorted_sequences)
+  const int order_bytes = c.schedule == Schedule::sorted  ? sequence_order_bytes(c.table_sequences)
                           : c.schedule == Schedule::split ? split_work_bytes(c)
                                                           : 0;
   plan.total_bytes = plan.order + order_bytes;

@@ -46,7 +46,7 @@ constexpr int sequence_order_bytes(int most_sequences) {
   const int halves = most_sequences * static_cast<int>(sizeof(unsigned short));
   return (most_sequences + 1) * kWord + (halves + kWord - 1) / kWord * kWord;
 }
-static_assert(sequence_order_bytes(kMaxSortedSequences) == sizeof(SequenceOrder<kMaxSortedSequences>));
-static_assert(sizeof(SplitWork) <= sizeof(SequenceOrder<kMaxSortedSequences>));  // no tile needs another size for it
+static_assert(sequence_order_bytes(kMaxTableSequences) == sizeof(SequenceOrder<kMaxTableSequences>));
+static_assert(sizeof(SplitWork) <= sizeof(SequenceOrder<kMaxTableSequences>));  // no tile needs another size for it
 
 }  // namespace strobe::sm90

@@ -34,9 +34,9 @@ __device__ __forceinline__ int cost_of(const Params& params, int index) {
 
 /// A stable sort by counting, then a running sum. By all threads of the CTA; `order` is ready after a __syncthreads.
 template <Tiling T, typename Params>
-__device__ __forceinline__ void make_order(const Params& of, SequenceOrder<T.sorted_sequences>& order) {
+__device__ __forceinline__ void make_order(const Params& of, SequenceOrder<T.table_sequences>& order) {
   const SequenceParams& params = of.sequences;
-  constexpr int kMost = (T.sorted_sequences + T.threads - 1) / T.threads;
+  constexpr int kMost = (T.table_sequences + T.threads - 1) / T.threads;
   int place[kMost];
   int* costs = order.first_unit;
 #pragma unroll

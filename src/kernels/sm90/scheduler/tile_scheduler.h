@@ -87,7 +87,7 @@ class DealtScheduler {
 template <Tiling T>
 class SortedScheduler {
  public:
-  using Source = SequenceOrder<T.sorted_sequences>;
+  using Source = SequenceOrder<T.table_sequences>;
 
   template <typename Params>
   __device__ SortedScheduler(const Params& params, const Source& order)

@@ -4,12 +4,11 @@
 // therefore completes bytes of a barrier there (ptx::st_async_v4). log: cluster-scope
 #pragma once
 
+#include "kernels/scheduler/tiling.h"
 #include "kernels/sm90/ptx/cluster.h"
 #include "kernels/sm90/tile/pipeline.h"
 
 namespace strobe::sm90 {
-
-inline constexpr int kPairCtas = 2;
 
 /// Of a grid of one row.
 __device__ __forceinline__ int rank_in_pair() { return static_cast<int>(blockIdx.x) % kPairCtas; }

@@ -38,7 +38,11 @@ TEST(Sm90CachePlan, ReadsBoxesWhereAPageIsWholeAtomsOfTheSwizzle) {
         const AttentionProblem problem = paged_problem(page_size, head_dim, queries);
         const forward::Config config = config_of(problem);
         EXPECT_TRUE(config.rule.varlen);
-        EXPECT_EQ(config.keys, page_size % 8 == 0 ? KeySource::page_boxes : KeySource::page_rows) << page_size;
+        const bool holds_blocks = page_size % config.block_n == 0 && config.schedule != Schedule::split;
+        EXPECT_EQ(config.keys, page_size % 8 != 0 ? KeySource::page_rows
+                               : holds_blocks     ? KeySource::page_blocks
+                                                  : KeySource::page_boxes)
+            << page_size;
         EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
         if (config.keys != KeySource::page_boxes) continue;
         const int rows = page_box_rows(problem, config);

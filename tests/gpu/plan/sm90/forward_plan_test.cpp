@@ -227,7 +227,7 @@ TEST(Sm90ForwardPlan, LengthsOnTheDeviceAreSortedThere) {
   EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
   problem.packed_q = problem.packed_k = true;
   EXPECT_EQ(config_of(problem).schedule, Schedule::sorted);
-  problem.batch = kMaxSortedSequences + 1;
+  problem.batch = kMaxTableSequences + 1;
   EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
 }
 

@@ -29,7 +29,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
                 ", .head_dim = 128, .head_dim_v = 128, .consumer_warpgroups = 2, .producer_warpgroups = "
                 "1, .block_n = 112, .stages = 2, .q_stages = 1, .loop = "
                 "strobe::sm90::forward::Loop::pipelined, .ping_pong = true, .ctas_per_sm = 1, "
-                ".packed_heads = 1, .schedule = strobe::Schedule::dealt, .sorted_sequences = 480, .operands = "
+                ".packed_heads = 1, .schedule = strobe::Schedule::dealt, .table_sequences = 480, .operands = "
                 "strobe::Element::fp16, .keys_per_value_scale = 1, .rotated_columns = 0, .float_output = "
                 "false, .stored = strobe::Element::fp16, .raw_stages = 0, .keys = "
                 "strobe::sm90::forward::KeySource::tensor, .format = " +

@@ -133,8 +133,8 @@ TEST(Sm90WidePlan, FewSequencesLeaveAStageMore) {
   const forward::Config few = config_of_batch(256);
   const forward::Config many = config_of_batch(257);
   EXPECT_EQ(few.schedule, Schedule::sorted);
-  EXPECT_EQ(few.sorted_sequences, 256);
-  EXPECT_EQ(many.sorted_sequences, kMaxSortedSequences);
+  EXPECT_EQ(few.table_sequences, 256);
+  EXPECT_EQ(many.table_sequences, kMaxTableSequences);
   EXPECT_EQ(few.stages, many.stages + 1);
 }
 
@@ -145,8 +145,27 @@ TEST(Sm90WidePlan, LatentRowsOfOtherPagesAreCopied) {
     set_pages(problem, page_size);
     return shared_values_config(problem, config_of(problem)).value().keys;
   };
-  for (const std::int64_t size : {64, 128, 192}) EXPECT_EQ(keys_of(size), forward::KeySource::page_boxes) << size;
+  for (const std::int64_t size : {64, 128, 192}) EXPECT_EQ(keys_of(size), forward::KeySource::page_blocks) << size;
   for (const std::int64_t size : {1, 16, 96}) EXPECT_EQ(keys_of(size), forward::KeySource::page_rows) << size;
+}
+
+/// Where K and V lie apart, boxes of a part of a block are faster than rows that threads copy.
+TEST(Sm90WidePlan, PagesHoldBlocksOrBoxes) {
+  const auto keys_of = [](std::int64_t page_size, std::int64_t queries) {
+    AttentionProblem problem = problem_of(4096, 512, 512);
+    problem.seqlen_q = queries;
+    problem.total_q = problem.batch * queries;
+    problem.has_seqused_k = true;
+    set_pages(problem, page_size);
+    return config_of(problem).keys;
+  };
+  for (const std::int64_t queries : {1, 4096}) {
+    for (const std::int64_t size : {64, 256})
+      EXPECT_EQ(keys_of(size, queries), forward::KeySource::page_blocks) << size;
+    for (const std::int64_t size : {8, 16, 96})
+      EXPECT_EQ(keys_of(size, queries), forward::KeySource::page_boxes) << size;
+    for (const std::int64_t size : {1, 12}) EXPECT_EQ(keys_of(size, queries), forward::KeySource::page_rows) << size;
+  }
 }
 
 /// Rows in a format are converted where they lie by all producers, which take registers from the consumer.

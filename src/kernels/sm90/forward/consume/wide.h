@@ -58,11 +58,10 @@ class WideScores : private ScoreSteps<C> {
   using Rings<C>::keys, Rings<C>::has_piece, Rings<C>::wait_piece, Rings<C>::next_piece, Rings<C>::release_piece;
   using Pieces = KeyPieces<C>;
 
-  /// Whether keys come late: converted, in boxes of pages, or of parts of tiles out of pages. P V then need not wait
-  /// until all of a block's scores are issued. log: wide-hands-on, wide-elected
+  /// Whether keys come late: converted, or of parts of tiles in boxes of pages. P V then need not wait until all of a
+  /// block's scores are issued. log: wide-hands-on, wide-hands-on-boxes, wide-page-blocks
   static constexpr bool kKeysAreLate =
-      C.keys == KeySource::rows_in_format ||
-      (C.keys == KeySource::page_boxes && (!C.values_in_keys || C.schedule == Schedule::split));
+      C.keys == KeySource::rows_in_format || (in_page_boxes(C) && C.schedule == Schedule::split);
   static constexpr bool kHasSharedQueries = C.register_columns < C.head_dim;
   static constexpr int kRegisterSteps = C.register_columns / 16;
   static constexpr int kStepsPerPanel = kPanelColumns / 16;

@@ -46,18 +46,9 @@ class KeyFeeder {
       wait<C>(empty_[at_.stage], at_.parity);
     }
     if (this_thread_feeds<C>()) {
-      unsigned char* destination = ring_ + at_.stage * kStageBytes;
-      if (C.entries && rows.batch == kNoEntry) {
-        store_zeros(destination, kStageBytes);
-        cuda::ptx::mbarrier_arrive(&full);
-      } else {
-        expect(full, kStageBytes);
-        for (int panel = 0; panel < kPanels; ++panel) {
-          const int along = panel * kColumns<C>;
-          const BoxStart box = box_of(rows, along, first, head);
-          load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
-        }
-      }
+      load_panels(map_, !C.entries || rows.batch != kNoEntry, kPanels, kStageBytes / kPanels,
+                  ring_ + at_.stage * kStageBytes, full,
+                  [&](int panel) { return box_of(rows, panel * kColumns<C>, first, head); });
     } else if constexpr (kTransposed && C.debug) {
       arrive<C>(full);  // this lane has written scales
     }

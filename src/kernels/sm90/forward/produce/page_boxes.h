@@ -49,6 +49,8 @@ class PageBoxes {
     __syncwarp();  // all lanes' zeros are stored
     if (threadIdx.x % kWarpSize == 0) {
       expect(full, panels.count * found * box_bytes);
+    } else if constexpr (box_writers(C) > 1) {
+      cuda::ptx::mbarrier_arrive(&full);
     }
     __syncwarp();
     if (is_found) {
@@ -89,20 +91,10 @@ class PageBlock {
 
   __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, const PanelRange& panels,
                                        unsigned char* stage, uint64_t& full) const {
-    constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
-    if (!ptx::elect_one()) {
-      return;
-    }
-    if (page_ == kNoEntry) {
-      store_zeros(stage, panels.count * kPanelBytes);
-      cuda::ptx::mbarrier_arrive(&full);
-      return;
-    }
-    expect(full, panels.count * kPanelBytes);
-#pragma unroll
-    for (int panel = 0; panel < panels.count; ++panel) {
-      const BoxStart box{.column = panels.column(panel), .row = row_, .offset = offset_, .head = head_, .batch = page_};
-      load_panel<false>(map, box, stage + panel * kPanelBytes, full);
+    if (ptx::elect_one()) {
+      load_panels(map, page_ != kNoEntry, panels.count, C.block_n * kPanelRowBytes, stage, full, [&](int panel) {
+        return BoxStart{.column = panels.column(panel), .row = row_, .offset = offset_, .head = head_, .batch = page_};
+      });
     }
   }
 
@@ -110,9 +102,21 @@ class PageBlock {
   int head_, row_, end_, offset_, page_;
 };
 
+template <Config C>
+struct PagedBlockOf {
+  using Type = PageBoxes<C>;
+};
+template <Config C>
+  requires(C.keys == KeySource::page_blocks)
+struct PagedBlockOf<C> {
+  using Type = PageBlock<C>;
+};
+template <Config C>
+using PagedBlock = typename PagedBlockOf<C>::Type;
+
 /// Blocks of K or V out of pages, by TMA.
 template <Config C, bool values>
-  requires(C.keys == KeySource::page_boxes)
+  requires(in_page_boxes(C))
 class KeyFeeder<C, values> {
  public:
   using StageBarriers = uint64_t (&)[C.stages];
@@ -122,13 +126,13 @@ class KeyFeeder<C, values> {
       : map_(map), params_(params), pages_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
 
   __device__ __forceinline__ bool feed() {
-    PageBoxes<C> boxes;
-    if (!pages_.next(boxes)) {
+    PagedBlock<C> block;
+    if (!pages_.next(block)) {
       return false;
     }
-    boxes.find(params_.cache);
+    block.find(params_.cache);
     wait<C>(empty_[at_.stage], at_.parity);
-    boxes.load(params_.cache, map_, {.count = kPanels, .columns = kColumns<C>}, ring_ + at_.stage * kStageBytes,
+    block.load(params_.cache, map_, {.count = kPanels, .columns = kColumns<C>}, ring_ + at_.stage * kStageBytes,
                full_[at_.stage]);
     at_.advance();
     return true;
@@ -141,7 +145,7 @@ class KeyFeeder<C, values> {
 
   const TensorMap& map_;
   const Params& params_;
-  PageCursor<C, PageBoxes<C>> pages_;
+  PageCursor<C, PagedBlock<C>> pages_;
   unsigned char* ring_;
   StageBarriers full_;
   StageBarriers empty_;

@@ -45,7 +45,7 @@ class PageNumbers {
   int numbers_[kEach];
 };
 
-/// The pages of one block after another; `Block` is PageBoxes or PageRows.
+/// The pages of one block after another; `Block` is PageBlock, PageBoxes or PageRows.
 template <Config C, typename Block>
 class PageCursor {
  public:

@@ -94,17 +94,15 @@ class QueryFeeder {
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];
 };
 
-/// Wide loops: 64 columns of a tile's rows of Q, to a stage of the ring of K.
+/// Wide loops: 64 columns of a tile's rows of Q, to a stage of the ring of K: by the thread that feeds.
 template <Config C>
 __device__ __forceinline__ void load_query_panel(const Context<C>& context, const TileWork& work, int column,
                                                  unsigned char* destination, uint64_t& full) {
   static_assert(smem_plan(C).k_bytes == tile_bytes(kRowsPerWarpgroup, kPanelColumns));
-  if (this_thread_feeds<C>()) {
-    const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
-    expect(full, smem_plan(C).k_bytes);
-    const int panel = column / kPanelColumns;
-    load_query_panels(context, work, rows, panel, panel + 1, work.m_begin, destination, full);
-  }
+  const SequenceStart rows = query_start<C>(context.params, work, work.q.used);
+  expect(full, smem_plan(C).k_bytes);
+  const int panel = column / kPanelColumns;
+  load_query_panels(context, work, rows, panel, panel + 1, work.m_begin, destination, full);
 }
 
 /// Wide loops: a tile's columns of Q that stay in shared memory: by the thread that feeds.

@@ -6,6 +6,7 @@
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
+#include "kernels/sm90/tile/coordinates.h"
 
 namespace strobe::sm90::forward {
 
@@ -59,6 +60,22 @@ __device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
     *reinterpret_cast<uint4*>(to + i) = uint4{};
   }
   cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+}
+
+/// A stage of `count` panels by one thread: by TMA box_of(panel) each, or where no such block exists, zeros.
+template <typename BoxOf>
+__device__ __forceinline__ void load_panels(const TensorMap& map, bool exists, int count, int panel_bytes,
+                                            unsigned char* stage, uint64_t& full, const BoxOf& box_of) {
+  if (!exists) {
+    store_zeros(stage, count * panel_bytes);
+    cuda::ptx::mbarrier_arrive(&full);
+    return;
+  }
+  expect(full, count * panel_bytes);
+#pragma unroll
+  for (int panel = 0; panel < count; ++panel) {
+    load_panel<false>(map, box_of(panel), stage + panel * panel_bytes, full);
+  }
 }
 
 }  // namespace strobe::sm90::forward

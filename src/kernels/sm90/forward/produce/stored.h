@@ -78,18 +78,10 @@ class StoredLoader {
     wait<C>(context_.barriers.raw_empty[at_.stage], at_.parity);
     if (this_thread_feeds<C>()) {
       const SequenceStart rows = key_start<C>(context_.params, cursor.work());
-      unsigned char* const destination = context_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes;
-      const int bytes = panels * C.block_n * kPanelRowBytes;
-      if (C.entries && rows.batch == kNoEntry) {
-        store_zeros(destination, bytes);
-        cuda::ptx::mbarrier_arrive(&full);
-      } else {
-        expect(full, bytes);
-        for (int panel = 0; panel < panels; ++panel) {
-          load_panel<false>(map, rows.box(panel * kPanelRowBytes, cursor.block() * C.block_n, cursor.head()),
-                            destination + panel * C.block_n * kPanelRowBytes, full);
-        }
-      }
+      load_panels(map, !C.entries || rows.batch != kNoEntry, panels, C.block_n * kPanelRowBytes,
+                  context_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full, [&](int panel) {
+                    return rows.box(panel * kPanelRowBytes, cursor.block() * C.block_n, cursor.head());
+                  });
     }
     at_.advance();
   }

@@ -24,18 +24,9 @@ class TensorBlock {
 
   __device__ __forceinline__ void load(const CacheParams&, const TensorMap& map, const PanelRange& panels,
                                        unsigned char* stage, uint64_t& full) const {
-    constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
-    if (!this_thread_feeds<C>()) {
-      return;
-    }
-    if (C.entries && rows_.batch == kNoEntry) {
-      store_zeros(stage, panels.count * kPanelBytes);
-      cuda::ptx::mbarrier_arrive(&full);
-      return;
-    }
-    expect(full, panels.count * kPanelBytes);
-    for (int panel = 0; panel < panels.count; ++panel) {
-      load_panel<false>(map, rows_.box(panels.column(panel), first_, head_), stage + panel * kPanelBytes, full);
+    if (this_thread_feeds<C>()) {
+      load_panels(map, !C.entries || rows_.batch != kNoEntry, panels.count, C.block_n * kPanelRowBytes, stage, full,
+                  [&](int panel) { return rows_.box(panels.column(panel), first_, head_); });
     }
   }
 
@@ -49,14 +40,9 @@ struct WideBlockOf {
   using Type = TensorBlock<C>;
 };
 template <Config C>
-  requires(C.keys == KeySource::page_boxes && !C.values_in_keys)
+  requires(in_page_boxes(C))
 struct WideBlockOf<C> {
-  using Type = PageBoxes<C>;
-};
-template <Config C>
-  requires(C.keys == KeySource::page_boxes && C.values_in_keys)
-struct WideBlockOf<C> {
-  using Type = PageBlock<C>;
+  using Type = PagedBlock<C>;
 };
 
 /// One block after another, of which the next one's pages are read while this one's rows are loaded.
@@ -140,7 +126,11 @@ __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
       tiles = blocks.cursor().tiles();
       for (int column = 0; column < C.register_columns; column += kPanelColumns) {
         ring.feed([&](unsigned char* destination, uint64_t& full) {
-          load_query_panel(context, blocks.cursor().work(), column, destination, full);
+          if (this_thread_feeds<C>()) {
+            load_query_panel(context, blocks.cursor().work(), column, destination, full);
+          } else if constexpr (panel_writers(C) > 1) {
+            cuda::ptx::mbarrier_arrive(&full);
+          }
         });
       }
     }

@@ -73,7 +73,7 @@ class CopiedRowsFeeder : protected WideRowFeeder<C, rows_of_warp> {
   using Base = WideRowFeeder<C, rows_of_warp>;
 
  protected:
-  using Base::context_, Base::first_, Base::row_, Base::number_;
+  using Base::context_, Base::first_, Base::warp_, Base::lane_, Base::row_, Base::number_;
   using Base::first_row, Base::piece, Base::read_number, Base::of_row;
   using Base::kRowsAtOnce, Base::kRowsOfLane, Base::kPanelBytes;
 
@@ -112,6 +112,27 @@ class CopiedRowsFeeder : protected WideRowFeeder<C, rows_of_warp> {
       feed_block();
     }
     ptx::cp_async_wait_all();
+  }
+
+  /// A tile's Q by TMA: its first columns through a ring to registers, `columns` at a time, which
+  /// load(first, stage, full) loads; the others to stay in shared memory.
+  template <int columns, int stages, typename Load>
+  __device__ __forceinline__ void feed_queries_through(RingPosition<stages>& at, uint64_t (&full)[stages],
+                                                       uint64_t (&empty)[stages], const TileWork& work,
+                                                       const Load& load) {
+#pragma unroll 1
+    for (int first = 0; first < C.register_columns; first += columns) {
+      wait<C>(empty[at.stage], at.parity);
+      if (warp_ == 0 && lane_ == 0) {
+        load(first, at.stage, full[at.stage]);
+      } else {
+        cuda::ptx::mbarrier_arrive(&full[at.stage]);
+      }
+      at.advance();
+    }
+    if constexpr (C.register_columns < C.head_dim) {
+      this->feed_shared_queries(work);
+    }
   }
 
   /// Where the row that this lane finds lies in a tensor.

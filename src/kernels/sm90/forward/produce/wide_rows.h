@@ -22,8 +22,8 @@ class WideKeyRowsFeeder : private CopiedRowsFeeder<C, C.block_n / kTensorRowWarp
   }
 
  private:
-  using Base::context_, Base::k_at_, Base::warp_, Base::lane_;
-  using Base::feed_shared_queries, Base::arrive_when_copied, Base::row_of, Base::pieces_of;
+  using Base::arrive_when_copied, Base::row_of, Base::pieces_of;
+  using Base::context_, Base::k_at_;
   using Base::kPlan, Base::kRowsOfWarp;
   using typename Base::RowPieces;
 
@@ -34,22 +34,12 @@ class WideKeyRowsFeeder : private CopiedRowsFeeder<C, C.block_n / kTensorRowWarp
     }
   }
 
-  /// A tile's Q by TMA: its first columns through the ring to registers, the others to stay in shared memory.
   __device__ __forceinline__ void feed_queries(const TileWork& work) {
-#pragma unroll 1
-    for (int column = 0; column < C.register_columns; column += kPanelColumns) {
-      uint64_t& full = context_.barriers.k_full[k_at_.stage];
-      wait<C>(context_.barriers.k_empty[k_at_.stage], k_at_.parity);
-      if (warp_ == 0 && lane_ == 0) {
-        load_query_panel(context_, work, column, context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes, full);
-      } else {
-        cuda::ptx::mbarrier_arrive(&full);
-      }
-      k_at_.advance();
-    }
-    if constexpr (C.register_columns < C.head_dim) {
-      feed_shared_queries(work);
-    }
+    Barriers<C>& barriers = context_.barriers;
+    this->template feed_queries_through<kPanelColumns>(
+        k_at_, barriers.k_full, barriers.k_empty, work, [&](int column, int stage, uint64_t& full) {
+          load_query_panel(context_, work, column, context_.smem + kPlan.k + stage * kPlan.k_bytes, full);
+        });
   }
 
   /// With a second query V's columns come first, of whole panels.

@@ -22,8 +22,8 @@ class SharedRowsFeeder : private CopiedRowsFeeder<C, C.block_n / kSharedRowWarps
   }
 
  private:
-  using Base::context_, Base::k_at_, Base::v_at_, Base::warp_, Base::lane_;
-  using Base::feed_shared_queries, Base::arrive_when_copied, Base::row_of, Base::pieces_of;
+  using Base::arrive_when_copied, Base::row_of, Base::pieces_of;
+  using Base::context_, Base::k_at_, Base::v_at_;
   using Base::kPlan, Base::kRowsOfWarp;
   using typename Base::RowPieces;
 
@@ -38,22 +38,12 @@ class SharedRowsFeeder : private CopiedRowsFeeder<C, C.block_n / kSharedRowWarps
     return C.rule.query_values ? context_.params.v : context_.params.k;
   }
 
-  /// A tile's Q by TMA: its first columns through the ring to registers, the others to stay in shared memory.
   __device__ __forceinline__ void feed_queries(const TileWork& work) {
-#pragma unroll 1
-    for (int first = 0; first < C.register_columns; first += kSharedColumns) {
-      uint64_t& full = context_.barriers.v_full[v_at_.stage];
-      wait<C>(context_.barriers.v_empty[v_at_.stage], v_at_.parity);
-      if (warp_ == 0 && lane_ == 0) {
-        load_query_piece(context_, work, first, context_.smem + kPlan.v + v_at_.stage * kPlan.v_bytes, full);
-      } else {
-        cuda::ptx::mbarrier_arrive(&full);
-      }
-      v_at_.advance();
-    }
-    if constexpr (C.register_columns < C.head_dim) {
-      feed_shared_queries(work);
-    }
+    Barriers<C>& barriers = context_.barriers;
+    this->template feed_queries_through<kSharedColumns>(
+        v_at_, barriers.v_full, barriers.v_empty, work, [&](int first, int stage, uint64_t& full) {
+          load_query_piece(context_, work, first, context_.smem + kPlan.v + stage * kPlan.v_bytes, full);
+        });
   }
 
   __device__ __forceinline__ void feed_block() {

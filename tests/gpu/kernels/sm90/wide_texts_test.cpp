@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gpu/choose_family.h"
+#include "gpu/kernels/sm90/compiled_kernels.h"
 #include "gpu/plan/plan_problem.h"
-#include "gpu/plan/sm90/compiled_kernels.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
 #include "sm90/forward_plan.h"
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(All, Sm90WideTexts, testing::ValuesIn(kWideTexts),
                          [](const auto& one) { return std::string(one.param.name); });
 
 /// What else takes registers.
-const std::vector<Setting> kOptions{
+const std::vector<Setting> kSettings{
     [](AttentionProblem& p) {
       p.modifiers.has_bias = p.modifiers.has_alibi = true;
       p.dropout = 0.1F;
@@ -110,7 +110,7 @@ const std::vector<Setting> kOptions{
 };
 
 TEST_F(WideKernels, GradientsBesideOptions) {
-  for (const Setting set : kOptions) {
+  for (const Setting set : kSettings) {
     AttentionProblem problem = test::problem_of(4096, 512, 512);
     set(problem);
     expect_gradients_compile(problem);

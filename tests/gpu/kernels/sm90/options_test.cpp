@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "gpu/kernels/sm90/compiled_kernels.h"
 #include "gpu/plan/plan_problem.h"
-#include "gpu/plan/sm90/compiled_kernels.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
 #include "sm90/forward_variant.h"
@@ -134,6 +134,11 @@ const std::vector<Option> kForwardOptions{
        set_few_queries(p, 32);
        p.page_size = 12;
        p.modifiers.has_alibi = true;
+     }},
+    {"pages_of_blocks",
+     [](AttentionProblem& p) {
+       p.page_size = 256;
+       p.causal = CausalMask::bottom_right;
      }},
     {"tree_mask_and_pages",
      [](AttentionProblem& p) {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gpu/auxiliary/backward_variant.h"
+#include "gpu/kernels/sm90/compiled_kernels.h"
 #include "gpu/plan/plan_problem.h"
-#include "gpu/plan/sm90/compiled_kernels.h"
 #include "gpu/plan/supported.h"
 #include "gpu/variant/architecture.h"
 #include "sm90/backward_plan.h"
@@ -217,13 +217,13 @@ TEST_P(Sm90QueryValuesKernels, CompileWithoutSpills) {
 INSTANTIATE_TEST_SUITE_P(Both, Sm90QueryValuesKernels, testing::ValuesIn(kWideKernelOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
-const WideOption kForwardOptions[] = {
+const WideOption kQueryValuesOptions[] = {
     {"bias", [](AttentionProblem& p) { p.modifiers.has_bias = true; }},
     {"sink", [](AttentionProblem& p) { p.modifiers.has_sink = true; }},
     {"blocks", [](AttentionProblem& p) { p.modifiers.block_size = 64; }},
 };
 
-INSTANTIATE_TEST_SUITE_P(Forward, Sm90QueryValuesKernels, testing::ValuesIn(kForwardOptions),
+INSTANTIATE_TEST_SUITE_P(Forward, Sm90QueryValuesKernels, testing::ValuesIn(kQueryValuesOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
 struct NamedFormat {

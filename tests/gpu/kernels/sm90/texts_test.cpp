@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels compile with a text's code, without spills.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/auxiliary/text_blocks.h"
+#include "gpu/choose_family.h"
+#include "gpu/kernels/sm90/compiled_kernels.h"
+#include "gpu/plan/sm90/text_problem.h"
+#include "gpu/variant/architecture.h"
+#include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
+#include "sm90/forward_plan.h"
+#include "sm90/forward_variant.h"
+
+namespace strobe::sm90 {
+namespace {
+
+using test::kH200, test::kSlope, test::kDocument, test::problem_with, test::Text;
+
+const std::vector<Text> kTexts{
+    {"alibi", "score + slope[head] * (k - q)", "", {kSlope}},
+    {"relative_bias", "score + bias[head][q - k + q_len - 1]", "", {{"bias", DType::float32, 2}}},
+    {"tanh_and_more", "30 * tanh(score / 30) + 0.1 * score", "k <= q || k < 512", {}},
+    {"temperature", "score * slope[head]", "", {kSlope}},
+    {"document", "", "k <= q && document[k] == document[q]", {kDocument}},
+};
+
+class Sm90Texts : public CompiledKernels, public testing::WithParamInterface<Text> {};
+
+TEST_P(Sm90Texts, Compile) {
+  AttentionProblem problem = problem_with(GetParam());
+  const AttentionProblem forward = gpu::planned_problem(problem);
+  expect_compiles_without_spills(forward_variant(*forward_config(forward, kH200)));
+  if (gpu::takes_text_blocks(forward)) expect_compiles_without_spills(gpu::text_blocks_variant(forward, gpu::kSm90a));
+  problem.pass = Pass::backward;
+  problem.expression.gradients = problem.expression.formula->reads().empty() ? 0 : 1;
+  const backward::Config config = *backward_config(gpu::planned_problem(problem));
+  expect_compiles_without_spills(backward_variant(config));
+  if (problem.expression.gradients == 0) return;
+  for (const bool ordered : {false, true}) {
+    expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, ordered)));
+  }
+}
+
+TEST_F(CompiledKernels, WithoutASoftmax) {
+  for (const char* const score : {"sigmoid(score)", ""}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionProblem problem = test::problem_of(4096, head_dim, head_dim);
+      if (*score != '\0') problem = problem_with({"", score, "", {}}, 4096, head_dim);
+      problem.normalize = Normalization::none;
+      expect_compiles_without_spills(forward_variant(*forward_config(problem, kH200)));
+      problem.pass = Pass::backward;
+      expect_compiles_without_spills(backward_variant(*backward_config(problem)));
+    }
+  }
+}
+
+TEST_F(CompiledKernels, RowInvariantTexts) {
+  for (const Text& text : {Text{"", "score + bias[head][k - q + k_len]", "", {{"bias", DType::float32, 2}}},
+                           Text{"", "20 * tanh(score / 20)", "k < 40 || k > q_len", {}}}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const std::int64_t queries : {1, 4096}) {
+        AttentionProblem problem = problem_with(text, 4096, head_dim);
+        problem.seqlen_q = queries;
+        problem.total_q = problem.batch * queries;
+        problem.row_invariant = true;
+        const AttentionProblem planned = gpu::planned_problem(problem);
+        EXPECT_EQ(planned.modifiers.block_size, 0);
+        const runtime::Variant variant = forward_variant(*forward_config(planned, kH200));
+        EXPECT_EQ(variant.options, std::vector<std::string>{"--fmad=false"});
+        expect_compiles_without_spills(variant);
+      }
+    }
+  }
+}
+
+TEST_F(CompiledKernels, GradientsUnderDropout) {
+  for (const char* const score : {"score + slope[head] * (k - q)", "tanh(score) * slope[head]"}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionProblem problem = problem_with({"", score, "", {kSlope}}, 4096, head_dim);
+      problem.pass = Pass::backward;
+      problem.dropout = 0.1F;
+      problem.expression.gradients = 1;
+      const backward::Config config = *backward_config(problem);
+      expect_compiles_without_spills(backward_variant(config));
+      expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, false)));
+    }
+  }
+}
+
+TEST_F(CompiledKernels, GradientsOfCapturesWithoutASoftmax) {
+  AttentionProblem problem = problem_with({"", "sigmoid(score * slope[head])", "", {kSlope}}, 4096, 64);
+  problem.normalize = Normalization::none;
+  problem.pass = Pass::backward;
+  problem.expression.gradients = 1;
+  const backward::Config config = *backward_config(gpu::planned_problem(problem));
+  expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, false)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90Texts, testing::ValuesIn(kTexts),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+}  // namespace
+}  // namespace strobe::sm90
