@@ -9,6 +9,7 @@
 
 #include "call/checked.h"
 #include "call/row_format.h"
+#include "gpu/call/override.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/supported.h"
 #include "gpu/sparse/listed_places.h"
@@ -132,7 +133,7 @@ void choose_in_place(SparseCall& call, std::size_t index, const SparseOptions& o
   const ConstTensorView& q = call.arguments.q;
   const std::int64_t queries = (Checked(q.rank == 3 ? 1 : q.shape[0]) * extent(q, 3)).value();
   const AttentionProblem problem = planned_problem(problem_of(call, index, queries, options));
-  const DeviceShape shape = shape_of(device);
+  const DeviceShape shape = overridden(shape_of(device));
   const Status status = ask_families(
       problem, device, engine::wanted_kernels(execution),
       [&](const Family& family, const std::string&) { return family.takes_rows(problem, shape, places.k_format); });
