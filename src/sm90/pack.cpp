@@ -145,7 +145,31 @@ std::vector<AttentionProblem> stored_problems() {
   return problems;
 }
 
-/// Heads of 512 columns, as Gemma 4 trains and serves, and absorbed latent attention of few heads on a device and of
+/// Steps of a server over a cache of heads of 512 columns, as Gemma 4 has: prompts, and a query at a time of few
+/// sequences, whose keys are split, of many, which CTAs sort, and of more than they sort, over pages of one row, of 16
+/// and of whole blocks.
+std::vector<AttentionProblem> paged_wide_problems() {
+  AttentionProblem paged = plain_problem();
+  paged.head_dim = paged.head_dim_v = 512;
+  paged.has_seqused_k = true;
+  std::vector<AttentionProblem> problems;
+  for (const std::int64_t page_size : {1, 16, 64}) {
+    paged.page_size = page_size;
+    AttentionProblem& prompts = problems.emplace_back(paged);
+    prompts.causal = CausalMask::bottom_right;
+    for (const std::int64_t group : {4, 8}) {
+      for (const std::int64_t sequences : {1, 256, 1024}) {
+        AttentionProblem& decode = problems.emplace_back(paged);
+        decode.heads_q = group;
+        decode.batch = decode.total_q = sequences;
+        decode.seqlen_q = 1;
+      }
+    }
+  }
+  return problems;
+}
+
+/// Heads of 512 columns, as Gemma 4 trains, and absorbed latent attention of few heads on a device and of
 /// many, as strobe.mla calls it: prompts, and a query at a time over rows, pages of 64 and pages of one; of few heads
 /// over pages in e4m3, too.
 std::vector<AttentionProblem> wide_problems() {
@@ -244,6 +268,7 @@ std::vector<runtime::CommonVariant> pack() {
     add_forward(problem, list);
     if (!problem.has_qv) add_backward(problem, false, list);
   }
+  for (const AttentionProblem& problem : paged_wide_problems()) add_forward(problem, list);
   for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, list);
   for (const AttentionProblem& problem : stored_problems()) add_forward(problem, list);
   gpu::add_quantizers(gpu::kSm90a, list);

@@ -81,6 +81,27 @@ TEST(Pack, HasServersStepsOverCachesIn8Bits) {
   }
 }
 
+TEST(Pack, HasServersStepsOfWideHeadsInPages) {
+  for (const std::int64_t group : {4, 8}) {
+    for (const std::int64_t page_size : {1, 16, 64, 256}) {
+      for (const auto& [batch, queries] : {std::pair{1, 1}, {8, 1}, {64, 1}, {1024, 1}, {1, 2048}, {4, 512}}) {
+        AttentionProblem problem = test::problem_of(16384, 512, 512);
+        problem.batch = batch;
+        problem.heads_q = 4 * group;
+        problem.heads_kv = 4;
+        problem.seqlen_q = queries;
+        problem.total_q = batch * queries;
+        problem.causal = CausalMask::bottom_right;
+        problem.has_seqused_k = true;
+        problem.page_size = page_size;
+        PackList list;
+        ASSERT_TRUE(sm90::list_kernels(planned_problem(problem), test::kH200, {}, list).ok());
+        expect_all_in_pack(list);
+      }
+    }
+  }
+}
+
 TEST(Pack, HasServersStepsOfLatentAttention) {
   for (const std::int64_t heads : {16, 128}) {
     for (const std::int64_t page_size : {0, 1, 64}) {
