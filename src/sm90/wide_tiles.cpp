@@ -43,12 +43,12 @@ WideRegisters shared_registers(const Config& config) {
     const bool crowded = rule.mask_right || (rule.query_values && config.schedule != Schedule::sorted);
     return {48, 144, splits ? 128 : crowded ? 256 : 320};
   }
-  const bool boxes = config.keys == forward::KeySource::page_blocks;
+  const bool blocks = config.keys == forward::KeySource::page_blocks;
   if (!splits && !rule.mask_right) {
-    return boxes && !rule.query_values ? WideRegisters{40, 152, 320} : WideRegisters{32, 160, 384};
+    return blocks && !rule.query_values ? WideRegisters{40, 152, 320} : WideRegisters{32, 160, 384};
   }
   if (!splits) return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 320};
-  if (boxes) {
+  if (blocks) {
     const bool as_wide = config.head_dim == config.head_dim_v && !rule.query_values;
     return as_wide ? WideRegisters{48, 128, 128, 168} : WideRegisters{56, 136, 128};
   }

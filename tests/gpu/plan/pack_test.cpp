@@ -81,22 +81,27 @@ TEST(Pack, HasServersStepsOverCachesIn8Bits) {
   }
 }
 
+/// A step of a server over used lengths: so many queries of each sequence.
+void expect_step_in_pack(AttentionProblem problem, std::int64_t batch, std::int64_t queries) {
+  problem.batch = batch;
+  problem.seqlen_q = queries;
+  problem.total_q = batch * queries;
+  problem.causal = CausalMask::bottom_right;
+  problem.has_seqused_k = true;
+  PackList list;
+  ASSERT_TRUE(sm90::list_kernels(planned_problem(problem), test::kH200, {}, list).ok());
+  expect_all_in_pack(list);
+}
+
 TEST(Pack, HasServersStepsOfWideHeadsInPages) {
   for (const std::int64_t group : {4, 8}) {
     for (const std::int64_t page_size : {1, 16, 64, 256}) {
       for (const auto& [batch, queries] : {std::pair{1, 1}, {8, 1}, {64, 1}, {1024, 1}, {1, 2048}, {4, 512}}) {
         AttentionProblem problem = test::problem_of(16384, 512, 512);
-        problem.batch = batch;
         problem.heads_q = 4 * group;
         problem.heads_kv = 4;
-        problem.seqlen_q = queries;
-        problem.total_q = batch * queries;
-        problem.causal = CausalMask::bottom_right;
-        problem.has_seqused_k = true;
         problem.page_size = page_size;
-        PackList list;
-        ASSERT_TRUE(sm90::list_kernels(planned_problem(problem), test::kH200, {}, list).ok());
-        expect_all_in_pack(list);
+        expect_step_in_pack(problem, batch, queries);
       }
     }
   }
@@ -107,18 +112,11 @@ TEST(Pack, HasServersStepsOfLatentAttention) {
     for (const std::int64_t page_size : {0, 1, 64}) {
       for (const auto& [batch, queries] : {std::pair{1, 1}, {8, 1}, {200, 1}, {1, 2048}, {2, 10'000}}) {
         AttentionProblem problem = test::problem_of(16384, 64, 512);
-        problem.batch = batch;
         problem.heads_q = heads;
         problem.heads_kv = 1;
-        problem.seqlen_q = queries;
-        problem.total_q = batch * queries;
-        problem.causal = CausalMask::bottom_right;
-        problem.has_seqused_k = true;
         problem.has_qv = true;
         problem.page_size = page_size;
-        PackList list;
-        ASSERT_TRUE(sm90::list_kernels(planned_problem(problem), test::kH200, {}, list).ok());
-        expect_all_in_pack(list);
+        expect_step_in_pack(problem, batch, queries);
       }
     }
   }
