@@ -16,7 +16,7 @@ import strobe
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
-from timing import captured, launches_for, median_milliseconds
+from timing import captured, copy_by_kernel, launches_for, median_milliseconds
 
 HEAD_DIM, HEAD_DIM_V, TOPK, POOL = 576, 512, 2048, 65536
 SHAPES = (  # queries, each with a list of its own, and heads
@@ -54,15 +54,14 @@ def call(queries, heads, row_format):
 def measure(queries, heads, row_format, rounds):
     run, flops, read = call(queries, heads, row_format)
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    runs = {"call": captured(run), "product": captured(lambda: a @ b), "copy": captured(lambda: target.copy_(source))}
+    copy, copied = copy_by_kernel()
+    runs = {"call": captured(run), "product": captured(lambda: a @ b), "copy": copy}
     took = median_milliseconds(runs, rounds, launches_for(flops))
     return {
         "microseconds": took["call"] * 1e3,
         "TFLOP/s": flops / took["call"] / 1e9,
         "of cuBLAS": flops / took["call"] / (2 * 8192**3 / took["product"]),
-        "of a copy's bandwidth": read / took["call"] / (2 * source.numel() / took["copy"]),
+        "of a copy's bandwidth": read / took["call"] / (copied / took["copy"]),
     }
 
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times heads of more than 256 columns, beside a cuBLAS product of the same run: Gemma 4's shapes and 320/256 in both
-passes, with PyTorch's memory-efficient attention beside the backward, and forwards of absorbed latent attention, whose
-V is a view of K, contiguous and in pages, beside the same as a call with qv and, in pages, over rows in e4m3. Medians
-of CUDA events.
+"""Times heads of more than 256 columns, beside a cuBLAS product and a copy of the same run. Medians of CUDA events.
 
-Usage: wide_heads.py [--rounds N] [--latent]
+plain   Gemma 4's shapes and 320/256 in both passes, with PyTorch's memory-efficient attention beside the backward
+pages   forwards of Gemma 4's shapes over caches, contiguous and in pages
+latent  forwards of absorbed latent attention, whose V is a view of K, contiguous and in pages, beside the same as a
+        call with qv and, in pages, over rows in e4m3
+
+Usage: wide_heads.py [--only plain pages latent] [--rounds N]
 """
 
 import argparse
@@ -18,15 +20,22 @@ from torch.nn.functional import scaled_dot_product_attention
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
 from strobe_api import Backward, Forward
-from timing import captured, launches_for, median_milliseconds
+from timing import captured, copy_by_kernel, launches_for, median_milliseconds
 
 LATENT = (  # sequences, queries and keys of each, heads
     (128, 1, 4096, 128),
     (64, 2, 4096, 128),
     (1, 1024, 4096, 128),
+    (128, 1, 4096, 8),
     (128, 1, 4096, 16),
+    (128, 1, 4096, 32),
     (2, 1, 65536, 128),
     (8, 1, 8192, 16),
+)
+CACHES = (  # sequences, queries and keys of each, causal; 16 heads on 4 key heads of 512 columns
+    (32, 1, 8192, False),
+    (1, 1024, 4096, False),
+    (4, 1024, 4096, True),
 )
 PAGE_SIZES = (None, 64, 16, 1)
 
@@ -111,15 +120,18 @@ def gradients(seqlen, heads, heads_kv, head_dims, causal=False):
     return backward.run, flops, {"PyTorch": autograd}
 
 
-def report(name, run, flops, rounds, peers=None):
+def report(name, run, flops, rounds, peers=None, read=0):
+    """One line; with the bytes of keys and values that a call of few queries reads, their share of a copy's rate."""
     a, b = random(8192, 8192), random(8192, 8192)
+    copy, copied = copy_by_kernel()
     peers = peers or {}
-    runs = {"product": captured(lambda: a @ b), "strobe": captured(run), **peers}
+    runs = {"product": captured(lambda: a @ b), "copy": copy, "strobe": captured(run), **peers}
     took = median_milliseconds(runs, rounds, launches_for(flops))
     product, own = 2 * 8192**3 / took["product"] / 1e9, flops / took["strobe"] / 1e9
+    of_copy = f", {read / took['strobe'] / (copied / took['copy']):.2f} of a copy" if read else ""
     beside = "".join(f", {peer} {flops / took[peer] / 1e9:.0f}" for peer in peers)
     print(
-        f"{name:47} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS{beside}",
+        f"{name:47} {took['strobe'] * 1e3:9.1f} us {own:6.0f} TFLOP/s, {own / product:5.2f} of cuBLAS{of_copy}{beside}",
         flush=True,
     )
 
@@ -139,20 +151,38 @@ def report_plain(rounds):
     report("backward 320/256 8192 16 heads full", *gradients(8192, 16, 16, (320, 256))[:2], rounds)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--latent", action="store_true", help="rows of 576 and 512 columns alone")
-    arguments = parser.parse_args()
-    rounds = arguments.rounds
-    if not arguments.latent:
-        report_plain(rounds)
+def pages_text(page_size):
+    return f", pages of {page_size}" if page_size else ""
+
+
+def report_pages(rounds):
+    """Caches of heads with their own K and V."""
+    for batch, queries, seqlen, causal in CACHES:
+        for page_size in PAGE_SIZES:
+            name = f"{batch} x {queries} of {seqlen}, 16/4 heads{' causal' if causal else ''}{pages_text(page_size)}"
+            run, flops = call(batch, queries, seqlen, 16, 4, (512, 512), causal, page_size=page_size)
+            report(name, run, flops, rounds, read=batch * seqlen * 4 * 1024 * 2 if queries == 1 else 0)
+
+
+def report_latent(rounds):
+    """Rows of 576 and 512 columns."""
     for batch, queries, seqlen, heads in LATENT:
         for page_size in PAGE_SIZES:
-            pages = f", pages of {page_size}" if page_size else ""
-            name = f"{batch} x {queries} of {seqlen}, {heads} heads{pages}"
+            name = f"{batch} x {queries} of {seqlen}, {heads} heads{pages_text(page_size)}"
             run, flops, peers = latent_calls(batch, queries, seqlen, heads, page_size)
-            report(name, run, flops, rounds, peers)
+            report(name, run, flops, rounds, peers, batch * seqlen * 576 * 2 if queries == 1 else 0)
+
+
+REPORTS = {"plain": report_plain, "pages": report_pages, "latent": report_latent}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=REPORTS, default=list(REPORTS))
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        REPORTS[name](arguments.rounds)
 
 
 if __name__ == "__main__":

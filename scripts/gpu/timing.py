@@ -26,6 +26,16 @@ def captured(run, launches=1):
     return replay
 
 
+def copy_by_kernel():
+    """A launch that copies 1 GiB, and the bytes that it moves.
+
+    A kernel does it: in a graph copy_() is a copy engine's, which takes half as long again.
+    """
+    source = torch.zeros(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    return captured(lambda: torch.neg(source, out=target)), 2 * source.nbytes
+
+
 def median_milliseconds(runs, rounds, launches):
     """By name: the median between CUDA events over `rounds` turns of `launches` launches each.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import reference
 import strobe
 import torch
-from pools import Server, Step, check_rows
+from pools import DEVICE, Server, Step, check_rows
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, KVWriteLoc, MLATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -48,7 +48,7 @@ class LatentServer(Server):
             kv_lora_rank=self.latent,
             qk_rope_head_dim=self.rope,
             layer_num=1,
-            device="cpu",
+            device=DEVICE,
             enable_memory_saver=False,
         )
         rows = pool.kv_buffer[0].view(self.stored)
@@ -63,7 +63,7 @@ class LatentServer(Server):
             head_num=1,
             head_dim=self.head_dim,
             full_attention_layer_ids=[self.layer_id],
-            device="cpu",
+            device=DEVICE,
             mamba_pool=None,
             use_mla=True,
             kv_lora_rank=self.latent,
@@ -150,10 +150,10 @@ class Prompts:
         out = out.view(-1, server.heads, server.value)
         for keys, products, (_, new) in zip(self.keys, self.products, self.lengths, strict=True):
             q = self.q[start : start + new]
-            values = products[..., server.nope :].double().numpy()
+            values = products[..., server.nope :].double().cpu().numpy()
             options = {"scale": server.own.scaling, "causal": True}
             wanted, _, _ = reference.attention(
-                q.double().numpy()[None], keys.double().numpy()[None], values[None], **options
+                q.double().cpu().numpy()[None], keys.double().cpu().numpy()[None], values[None], **options
             )
             check_rows(out[start : start + new], wanted[0], values, server.dtype)
             start += new

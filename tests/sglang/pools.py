@@ -18,6 +18,8 @@ from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from strobe_sglang import create
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PLAIN_DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 FULL_LAYER, WINDOW_LAYER = 0, 1  # of a pool that has both
 MODES = {"decode": ForwardMode.DECODE, "mixed": ForwardMode.MIXED, "verify": ForwardMode.TARGET_VERIFY}
 MIXED = [(0, 37), (120, 1), (200, 1), (64, 20), (0, 1), (15, 1), (16, 16), (300, 5)]
@@ -34,7 +36,7 @@ REPLAYS = {
 class Server:
     """A layer, the pools of its model, and the backend. `layer` are RadixAttention's arguments, `config` SGLang's."""
 
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = PLAIN_DTYPE
     heads: int = 8
     heads_kv: int = 2
     head_dim: int = 64
@@ -58,7 +60,7 @@ class Server:
         self.stored = torch.float8_e4m3fn if self.is_float8 else self.dtype
         # The first page stands for none, as in SGLang.
         self.size = self.requests * self.context // self.page_size * self.page_size
-        self.rows = ReqToTokenPool(self.requests, self.context, "cpu", False)
+        self.rows = ReqToTokenPool(self.requests, self.context, DEVICE, False)
         self.pool = self._make_pool()
         self.attention = RadixAttention(
             self.heads,
@@ -72,7 +74,7 @@ class Server:
         )
         if self.scales is not None:
             self.attention.k_scale, self.attention.v_scale = map(torch.tensor, self.scales)
-        with get_context().override_server_args(device="cpu", **self.config):
+        with get_context().override_server_args(device=DEVICE, **self.config):
             self.backend = create(self.runner())
 
     def runner(self, **changes):
@@ -88,10 +90,10 @@ class Server:
             token_to_kv_pool_allocator=None,
             token_to_kv_pool=self.pool,
             page_size=self.page_size,
-            device="cpu",
+            device=DEVICE,
         )
         fields = {
-            "device": "cpu",
+            "device": DEVICE,
             "dtype": self.dtype,
             "page_size": self.page_size,
             "kv_cache_dtype": self.stored,
@@ -109,7 +111,7 @@ class Server:
     def _make_pool(self):
         """NaN where nothing was written; 8 bits start as their NaN."""
         sizes = {"head_num": self.heads_kv, "head_dim": self.head_dim, "v_head_dim": self.head_dim_v}
-        common = {"page_size": self.page_size, "dtype": self.stored, "device": "cpu", "enable_memory_saver": False}
+        common = {"page_size": self.page_size, "dtype": self.stored, "device": DEVICE, "enable_memory_saver": False}
         if not self.has_window_pool:
             pool = MHATokenToKVPool(self.size, layer_num=1, **common, **sizes)
             pools = [pool]
@@ -184,9 +186,12 @@ class Step:
         """x as the cache gives it back."""
         server = self.server
         if not server.is_float8:
-            return x.double().numpy()
-        scale = server.scales[which] if server.scales else 1.0
-        return (x / scale).to(torch.float8_e4m3fn).double().numpy() * scale
+            return x.double().cpu().numpy()
+        if not server.scales:
+            return x.to(torch.float8_e4m3fn).double().cpu().numpy()
+        # As SGLang divides, by a tensor: a GPU multiplies by the reciprocal of a number.
+        scale = (server.attention.k_scale, server.attention.v_scale)[which]
+        return (x / scale).to(torch.float8_e4m3fn).double().cpu().numpy() * scale.item()
 
     def batch(self) -> ForwardBatch:
         before = torch.tensor([context for context, _ in self.lengths])
@@ -201,16 +206,26 @@ class Step:
             out_cache_loc=self.slots,
             seq_lens_sum=int((before + new).sum()),
         )
-        batch.seq_lens_cpu = batch.seq_lens
+        batch.seq_lens_cpu = batch.seq_lens.cpu()
         batch.positions = torch.zeros(len(self.q), dtype=torch.int64)
         if self.mode == "mixed":
             batch.extend_prefix_lens, batch.extend_seq_lens = before, new
             batch.extend_seq_lens_cpu = new.tolist()
         if is_verify:
-            batch.spec_info = NgramVerifyInput(custom_mask=self.tree.flatten(), draft_token_num=self.tree.shape[-1])
+            batch.spec_info = NgramVerifyInput(custom_mask=self._mask(), draft_token_num=self.tree.shape[-1])
         if self.encoders:
             batch.encoder_lens = torch.tensor(self.encoders)
         return batch
+
+    def _mask(self) -> torch.Tensor:
+        """Of the tree as NGRAM gives it: on GPUs with the columns of contexts."""
+        return self.tree.flatten() if DEVICE == "cpu" else self.wide_mask()
+
+    def wide_mask(self) -> torch.Tensor:
+        """[drafts, context + drafts] of each request in turn."""
+        drafts = self.tree.shape[-1]
+        contexts = [torch.ones(drafts, context, dtype=torch.bool) for context, _ in self.lengths]
+        return torch.cat([torch.cat(pair, 1).flatten() for pair in zip(contexts, self.tree, strict=True)])
 
     def forward(self, batch: ForwardBatch, **arguments) -> torch.Tensor:
         """The layer's part of a step, as a model calls it. Cross-attention's keys are those of the encoder, written."""
@@ -250,19 +265,19 @@ class Step:
         options = {"scale": layer.scaling, "causal": causal, "window": window, "chunk": server.chunk}
         options["softcap"] = layer.logit_cap
         if server.sinks is not None:
-            options["sink"] = torch.tensor(server.sinks).to(server.dtype).double().numpy()
+            options["sink"] = torch.tensor(server.sinks).to(server.dtype).double().cpu().numpy()
         if self.tree is not None:
             visible = np.ones((len(q), len(k)), bool)
-            visible[:, len(k) - len(q) :] = self.tree[request].numpy()
+            visible[:, len(k) - len(q) :] = self.tree[request].cpu().numpy()
             options |= {"causal": False, "bias": np.where(visible, 0.0, -np.inf)[None, None]}
-        o, lse, _ = reference.attention(q.double().numpy()[None], k[None], v[None], **options)
+        o, lse, _ = reference.attention(q.double().cpu().numpy()[None], k[None], v[None], **options)
         return o, lse, v
 
 
 def check_rows(out: torch.Tensor, wanted: np.ndarray, values: np.ndarray, dtype: torch.dtype):
     """Every row of a request is within what rounding the weights and the result can do."""
     tolerance = (16 if dtype == torch.float32 else 2) * torch.finfo(dtype).eps
-    error = np.abs(out.double().numpy() - wanted).max(initial=0)
+    error = np.abs(out.double().cpu().numpy() - wanted).max(initial=0)
     assert error <= tolerance * max(1.0, np.abs(values).max(initial=0)), (wanted.shape, values.shape, error)
 
 
@@ -279,7 +294,7 @@ def draft_trees(requests, drafts, seed):
 
 
 def check_replays(server, mode):
-    """A step that is captured once, which stands for a graph, gives the next batches' results, too."""
+    """A step that is captured once gives the next batches' results, too."""
     backend = server.backend
     backend.init_cuda_graph_state(server.requests, 64)
     captured, batches = REPLAYS[mode]
@@ -289,15 +304,50 @@ def check_replays(server, mode):
         step.tree = draft_trees(len(lengths), 4, seed=len(lengths)) if mode == "verify" else None
         return step
 
-    backend.init_forward_metadata_out_graph(step_of(captured).batch(), in_capture=True)
-    graph = backend.forward_metadata
+    first = step_of(captured)
+    batch = first.batch()
+    backend.init_forward_metadata_out_graph(batch, in_capture=True)
+    replay = (graph_of if DEVICE == "cuda" else stand_in_for_a_graph)(first, batch)
     for lengths in batches:
         step = step_of(lengths)
         batch = step.batch()
         batch.seq_lens_cpu = batch.extend_seq_lens_cpu = None  # as with overlapping schedules: the host does not know
         backend.init_forward_metadata_out_graph(batch)
-        backend.forward_metadata = graph
-        step.check(step.forward(batch))
+        step.check(replay(step, batch))
+
+
+def stand_in_for_a_graph(first: Step, _):
+    """Of CPUs: a graph keeps the tensors of its capture and the bounds on queries."""
+    backend = first.server.backend
+    captured = backend.forward_metadata
+
+    def replay(step: Step, batch: ForwardBatch) -> torch.Tensor:
+        backend.forward_metadata = captured
+        return step.forward(batch)
+
+    return replay
+
+
+def graph_of(first: Step, first_batch: ForwardBatch):
+    """The layer in a CUDA graph, whose inputs are copied to where the capture's were, as SGLang's runner does."""
+    first.forward(first_batch)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = first.forward(first_batch)
+
+    def replay(step: Step, batch: ForwardBatch) -> torch.Tensor:
+        for kept, new in (
+            (first.q, step.q),
+            (first.k, step.k),
+            (first.v, step.v),
+            (first_batch.out_cache_loc, batch.out_cache_loc),
+        ):
+            kept.zero_()[: len(new)].copy_(new)  # slot 0 is nobody's
+        graph.replay()
+        return out[: len(step.q)]
+
+    return replay
 
 
 def check_the_same_bits_alone(server, step):

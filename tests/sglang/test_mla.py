@@ -9,13 +9,16 @@ import pytest
 import strobe_sglang
 import torch
 from latent import LatentServer, Prompts
-from pools import DECODES, MIXED, REPLAYS, check_replays, check_the_same_bits_alone, draft_trees
+from pools import DECODES, DEVICE, MIXED, REPLAYS, check_replays, check_the_same_bits_alone, draft_trees
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool
 from sglang.srt.runtime_context import get_context
 
+ON_CPUS = pytest.mark.skipif(DEVICE == "cuda", reason="refused on GPUs, before anything is asked of one")
 DTYPES = pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["float32", "bfloat16", "float16"]
+    "dtype",
+    [pytest.param(torch.float32, marks=ON_CPUS), torch.bfloat16, torch.float16],
+    ids=["float32", "bfloat16", "float16"],
 )
 PROMPTS = [(0, 37), (0, 1), (0, 64), (0, 19)]
 
@@ -23,7 +26,7 @@ PROMPTS = [(0, 37), (0, 1), (0, 64), (0, 19)]
 @pytest.fixture(autouse=True)
 def _arguments():
     """The pool of latent rows asks SGLang's arguments at each write whether ranks share them."""
-    with get_context().override_server_args(device="cpu"):
+    with get_context().override_server_args(device=DEVICE):
         yield
 
 
@@ -70,6 +73,7 @@ def test_pools_beside_other_states():
     run(server, DECODES, "decode")
 
 
+@ON_CPUS
 @DTYPES
 def test_pools_of_8_bits(dtype):
     """Rows are stored without a scale, as the model stores those of prompts; a scale of 1 changes nothing."""
@@ -100,7 +104,7 @@ def test_verified_drafts(dtype, is_chain, drafts):
 
 @pytest.mark.parametrize("mode", REPLAYS)
 def test_captured_steps_read_what_the_next_batch_puts_there(mode):
-    """The captured step stands for a graph, which keeps its tensors and the bounds on queries."""
+    """In a CUDA graph where there is a GPU."""
     config = {"speculative_num_draft_tokens": 4} if mode == "verify" else {}
     server = LatentServer(page_size=16, config=config)
     check_replays(server, mode)
@@ -122,7 +126,7 @@ def test_lse():
     step.check(out)
     for request, rows in enumerate((slice(0, 5), slice(5, 8))):
         _, wanted, _ = step.reference(request, step.q[rows].view(-1, 8, 576))
-        np.testing.assert_allclose(lse[rows].numpy(), wanted[0].T, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(lse[rows].cpu().numpy(), wanted[0].T, rtol=1e-5, atol=1e-5)
 
 
 def test_values_are_views_of_keys():
@@ -169,7 +173,7 @@ def test_prefixes_in_chunks(dtype, size):
 def test_outputs_that_sglang_allocates():
     server = LatentServer()
     made = prompts(server, PROMPTS)
-    made.batch._attn_output = torch.full((len(made.q), server.heads * server.value), torch.nan)
+    made.batch._attn_output = made.q.new_full((len(made.q), server.heads * server.value), torch.nan)
     out = made.run()
     assert out.data_ptr() == made.batch._attn_output.data_ptr()
     made.check(out)
@@ -206,7 +210,7 @@ def test_sinks_are_of_absorbed_layers_alone():
     step.check(step.run())
     made = prompts(server, PROMPTS)
     with pytest.raises(NotImplementedError, match="not absorbed, of a model with latent rows, has sinks"):
-        made.run(sinks=torch.zeros(8))
+        made.run(sinks=torch.zeros(8, dtype=server.dtype))
 
 
 def refuses(server, message, **changes):
@@ -226,8 +230,8 @@ def test_rows_may_not_be_wider(latent, rope, message):
         LatentServer(latent=latent, rope=rope)
 
 
+@ON_CPUS
 def test_what_gpus_may_not_have():
-    """The reasons are given before anything is asked of a GPU."""
     refuses(LatentServer(), "head_size is 512: in float32 on a GPU it must be at most 128", device="cuda")
     server = LatentServer(dtype=torch.bfloat16, is_float8=True)
     refuses(server, "head_size is 512: with an fp8 cache on a GPU it must be at most 256", device="cuda")
@@ -244,7 +248,7 @@ def test_sparse_attention_is_refused():
         dtype=torch.bfloat16,
         qk_rope_head_dim=64,
         layer_num=1,
-        device="cpu",
+        device=DEVICE,
         index_head_dim=128,
         enable_memory_saver=False,
         kv_cache_dim=576,

@@ -27,6 +27,8 @@ def combination_reason(
     if dtype == torch.float32 and head_size > _MOST_FLOAT32_COLUMNS_OF_GPUS:
         return f"head_size is {head_size}: in float32 on a GPU it must be at most {_MOST_FLOAT32_COLUMNS_OF_GPUS}"
     if is_float8:
+        if dtype == torch.float32:
+            return "an fp8 cache beside float32 is not supported on a GPU: it must be beside float16 or bfloat16"
         if head_size > _MOST_FLOAT8_COLUMNS_OF_GPUS:
             most = _MOST_FLOAT8_COLUMNS_OF_GPUS
             return f"head_size is {head_size}: with an fp8 cache on a GPU it must be at most {most}"

@@ -1,22 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands for SGLang's package of kernels, whose build for CPUs is not published: its modules import names of it.
 
-A name may be imported, and is an error once it is called.
+A name may be imported, of this package and of any module in it, and is an error once it is called.
 """
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
 
 
-def absent(name: str) -> Callable[..., Any]:
+class Absent:
     """What a module of this package has under any name."""
-    if name.startswith("__"):
-        raise AttributeError(name)
 
-    def kernel(*_: Any, **__: Any) -> None:
-        raise NotImplementedError(f"sgl_kernel's {name} was called: SGLang's kernels for CPUs are not installed")
+    def __init__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._name = name
 
-    return kernel
+    def __getattr__(self, name: str) -> "Absent":
+        return Absent(name)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError(f"sgl_kernel's {self._name} was called: SGLang's kernels are not installed")
 
 
-__getattr__ = absent
+class Modules(MetaPathFinder, Loader):
+    """Finds every module of this package."""
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name.startswith(f"{__name__}.") else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__getattr__ = Absent
+
+
+__getattr__ = Absent
+sys.meta_path.append(Modules())
