@@ -27,7 +27,8 @@ build() {
 source=build/abi/source
 rm -rf "$source"
 mkdir -p "$source"
-git archive "$base" | tar --extract --directory "$source"
+# --touch: with the commit's time, files would be older than what was built of another base, which would stay.
+git archive "$base" | tar --extract --touch --directory "$source"
 build base "$source"
 build head .
 
