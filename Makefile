@@ -32,8 +32,8 @@ build: build/release/build.ninja ## Install missing packages and build build/rel
 package: build ## Make .deb packages and a .tar.gz, build/release/packages
 	@cpack --config build/release/CPackConfig.cmake -B build/release/packages
 
-kernels: build ## Compile every combination of common options for DEVICES=h100 into build/kernels/strobe_kernels-*.whl
-	@scripts/kernels-wheel.sh $(or $(DEVICES),h100)
+kernels: build ## Compile every combination of common options, or CALLS='--config FILE', for DEVICES=h100 into build/kernels/*.whl
+	@scripts/kernels-wheel.sh $(or $(DEVICES),h100) $(if $(CALLS),-- $(CALLS))
 
 wheels: dependencies ## Build and test the published wheels, build/wheels/dist; ARCH=x86_64 or aarch64 for one machine
 	@scripts/wheels.sh $(ARCH)

@@ -14,6 +14,7 @@
 #include "merge.h"
 #include "passes.h"
 #include "quantize.h"
+#include "report.h"
 #include "sparse.h"
 #include "strobe/strobe.h"
 #include "thread_pool.h"
@@ -87,6 +88,7 @@ NB_MODULE(_core, module) {
              nb::arg("options"));
   module.def("set_threads", &set_threads, nb::arg("threads").none());
   module.def("get_threads", &threads);
+  module.def("gpu_report", &gpu_report);
   bind_values(module);
   bind_score_function(module);
   bind_masks(module);

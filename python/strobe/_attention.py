@@ -249,13 +249,17 @@ def explain(
 
 
 def info() -> dict[str, Any]:
-    """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}.
+    """This build and this machine, as a dict.
 
-    threads are those that a call takes by default, as ``get_threads`` says.
+    - version
+    - threads: those that a call takes by default, as ``get_threads`` says
+    - engines: of each "available", or why not
+    - gpu: in words for people, the driver, devices, kernels that were compiled ahead or installed (the packs of
+      ``strobe-kernels``), compiler, folder of compiled kernels and tuned choices
     """
     devices = {"cpu": "cpu", "gpu": "cuda"}
     engines = {name: _availability(name, device) for name, device in devices.items()}
-    return {"version": _core.version, "threads": get_threads(), "engines": engines}
+    return {"version": _core.version, "threads": get_threads(), "engines": engines, "gpu": _core.gpu_report()}
 
 
 def _availability(engine: Any, device: str) -> str:

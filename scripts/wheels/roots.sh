@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # For scripts/wheels.sh and its test: Pythons with a stable ABI from a newer Debian, unpacked beside the system. No
 # compiler is in them, and nothing of them is in a wheel.
 suite=trixie python_name=python3.13

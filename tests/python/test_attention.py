@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """strobe.attention on NumPy arrays: every option against float64, and what else the package offers."""
 
+import os
+import re
+import sys
 from itertools import pairwise
 
+import children
 import ml_dtypes
 import numpy as np
 import pytest
@@ -186,3 +190,17 @@ def test_explain_and_info():
     assert info["version"] == strobe.__version__
     assert info["engines"]["cpu"] == "available"
     assert set(info["engines"]) == {"cpu", "gpu"}
+    texts = {"driver", "compiled_ahead", "kernel_cache"}
+    lists = {"devices", "installed_kernels", "compiler", "tuned_choices"}
+    assert set(info["gpu"]) == {*texts, *lists}
+    assert all(isinstance(info["gpu"][name], str) for name in texts)
+    assert all(isinstance(info["gpu"][name], list) for name in lists)
+    assert re.match(r"\d+ kernels, by NVRTC |none: ", info["gpu"]["compiled_ahead"])
+
+
+def test_info_names_packs_of_kernels(tmp_path):
+    damaged = tmp_path / "damaged.archive"
+    damaged.write_text("no archive")
+    program = "import strobe; print(*strobe.info()['gpu']['installed_kernels'])"
+    said = children.run([sys.executable, "-c", program], env={**os.environ, "STROBE_KERNELS": str(damaged)})
+    assert said.stdout == f"{damaged}: not used: the kernel archive is damaged\n"
