@@ -189,7 +189,7 @@ def main():
     torch.manual_seed(0)
     good = True
     for name in STEPS:
-        replays = arguments.replays // (2 if name == "128 columns" else 20)
+        replays = max(1, arguments.replays // (2 if name == "128 columns" else 20))
         for dtype in (torch.bfloat16, torch.float16):
             good = check_replays(name, dtype, replays, min(arguments.every, replays)) and good
     sys.exit(0 if good else 1)
