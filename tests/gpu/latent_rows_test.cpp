@@ -128,6 +128,9 @@ class GpuLatentRows : public FamilyTest {
 
   void expect_decodes_with_the_bits_of_a_chunk(bool qv);
   void expect_replays_with_new_lengths(bool qv, std::int64_t page_size);
+
+ private:
+  const TestedVariants variants_{number_from("STROBE_DEBUG_KERNELS", 0) != 0};
 };
 
 INSTANTIATE_TEST_SUITE_P(, GpuLatentRows, kFamilies, family_name);
