@@ -232,8 +232,8 @@ def explain(
 ) -> str:
     """Which engine and tiles a call would run on and why, in a few lines of text.
 
-    q, k, v and mask are tensors, or their shapes as tuples (a mask may be text); those of q, k and v are of
-    ``dtype`` on ``device``, "cpu" or "cuda:0". Raises what the call would raise.
+    q, k, v, mask and the option ``qv`` are tensors, or their shapes as tuples (a mask may be text); those of q, k, v
+    and qv are of ``dtype`` on ``device``, "cpu" or "cuda:0". Raises what the call would raise.
     """
     check_options("strobe.explain", options)
     mask = unpack(mask, options)
@@ -242,7 +242,9 @@ def explain(
         where = device if isinstance(q, tuple) else framework_of(q).device_text(q)
         shapes = (q if isinstance(q, tuple) else shape_of(q), k if isinstance(k, tuple) else shape_of(k))
         plan_mask(mask, shapes, where, call, has_backward=backward)
-    query, key, value = (tensor_shape(x, dtype_name(dtype), device) if isinstance(x, tuple) else x for x in (q, k, v))
+    query, key, value, call["qv"] = (
+        tensor_shape(x, dtype_name(dtype), device) if isinstance(x, tuple) else x for x in (q, k, v, call.get("qv"))
+    )
     if call.get("out_dtype") is not None:
         call["out_dtype"] = dtype_name(call["out_dtype"], "out_dtype")
     return _core.explain(query, key, value, backward, **call)

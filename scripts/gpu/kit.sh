@@ -53,7 +53,7 @@ take build/release/bin build/release/bin "${programs[@]}"
 take build/release/lib build/release/lib "$library"
 ln -s "$library" "$kit/build/release/lib/libstrobe.so"
 if [[ ${MUTATIONS:-yes} != no ]]; then
-  take build/mutation-gpu/build/bin build/mutation-gpu/build/bin gpu_tests
+  take build/mutation-gpu/build/bin build/mutation-gpu/build/bin gpu_tests gpu_random_tests
   take build/mutation-gpu/build/lib build/mutation-gpu/build/lib "$library"
 fi
 

@@ -2,10 +2,10 @@
 """Breaks the GPU kernels in many ways, one at a time, and expects the tests to detect each.
 
 Needs a machine with such a GPU and NVRTC; `--build-only` does what needs neither, and `--programs FOLDER` takes what it
-built: FOLDER/gpu_tests and FOLDER/../lib. Every mutation of gpu_*mutations.py is compiled into a copy of the tree
-beside what it replaces. The library there has no kernels, only their sources, and compiles those of the mutation that
-STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails without mutations,
-or notices none, or a text is no longer in its file, or a mutation does not compile.
+built: FOLDER/gpu_tests, FOLDER/gpu_random_tests and FOLDER/../lib. Every mutation of gpu_*mutations.py is compiled into
+a copy of the tree beside what it replaces. The library there has no kernels, only their sources, and compiles those of
+the mutation that STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails
+without mutations, or notices none, or a text is no longer in its file, or a mutation does not compile.
 """
 
 import argparse
@@ -20,12 +20,15 @@ from pathlib import Path
 from gpu_backward_mutations import GRADIENTS
 from gpu_mutations import KERNELS, PLAIN
 from gpu_option_mutations import OPTIONS
+from gpu_wide_mutations import WIDE
 from tree import ROOT, Mutation, make_tree, run, with_mutations
 
-MUTATIONS = [*PLAIN, *GRADIENTS, *OPTIONS]
+MUTATIONS = [*PLAIN, *GRADIENTS, *OPTIONS, *WIDE]
 
 FOLDER = ROOT / "build" / "mutation-gpu"
 TREE, BUILD = FOLDER / "tree", FOLDER / "build"
+PROGRAMS = ("gpu_tests", "gpu_random_tests")
+RANDOM_SUITES = ("GpuRandom", "GpuStored", "GpuEightBit")  # of gpu_random_tests
 LIMIT = 240  # seconds; what hangs traps long before
 
 CONFIGURE = [
@@ -64,7 +67,7 @@ def build():
     complaints = make_tree(TREE, {mutation.file for mutation in [*HOOKS, *MUTATIONS]}, change)
     if complaints:
         sys.exit("\n".join(complaints))
-    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", "gpu_tests"]):
+    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", *PROGRAMS]):
         result = run(command)
         if result.returncode != 0:
             sys.exit(result.stdout + result.stderr + "the tree does not build with the mutations")
@@ -75,12 +78,16 @@ def test_filter(test):
     return test if "." in test else f"GpuOptions.{test}/sm90"
 
 
+def program_of(test):
+    return PROGRAMS[test.partition(".")[0] in RANDOM_SUITES]
+
+
 def run_test(programs, number, test):
     """Runs a test on mutation `number`, 0 for none. What it noticed, or None, and its output."""
     with tempfile.TemporaryDirectory() as cache:
         libraries = f"{programs.parent / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
         variables = {"STROBE_MUTANT": str(number), "STROBE_CACHE_DIR": cache, "LD_LIBRARY_PATH": libraries}
-        command = [programs / "gpu_tests", "--gtest_brief=1", f"--gtest_filter={test_filter(test)}"]
+        command = [programs / program_of(test), "--gtest_brief=1", f"--gtest_filter={test_filter(test)}"]
         try:
             result = run(command, env=os.environ | variables, timeout=LIMIT)
         except subprocess.TimeoutExpired:

@@ -75,6 +75,22 @@ TEST(Explain, NamesEngineAndWorkspace) {
   }
 }
 
+/// Latent attention, absorbed, as strobe.mla calls it.
+TEST(Explain, TakesASecondQuery) {
+  const std::vector<std::string> latent{"explain",    "--heads", "16",           "--heads-kv", "1",
+                                        "--head-dim", "64",      "--head-dim-v", "512",        "--causal"};
+  for (const char* const pass : {"", "--backward"}) {
+    std::vector<std::string> arguments = latent;
+    if (*pass != '\0') arguments.emplace_back(pass);
+    EXPECT_FALSE(contains(run_program(arguments).out, "qv"));
+    arguments.emplace_back("--qv");
+    const Outcome outcome = run_program(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "causal, qv\n")) << outcome.out;
+    EXPECT_TRUE(contains(outcome.out, "qv            its products with V join those of Q with K")) << outcome.out;
+  }
+}
+
 TEST(Verify, PassesAndShowsEveryResult) {
   const Outcome outcome =
       run_program({"verify", "--seqlen", "48", "--seqlen-k", "80", "--heads", "2", "--heads-kv", "1", "--head-dim",

@@ -11,6 +11,7 @@
 
 #include "attention/random.h"
 #include "attention/seeds.h"
+#include "checked_process.h"
 #include "gpu/device_memory.h"
 #include "gpu_test.h"
 #include "sparse/random_format.h"
@@ -174,6 +175,39 @@ TEST_P(GpuCodedRows, AreAppendedAsOnTheCpu) {
     EXPECT_EQ(cache.download(), expected.bytes());
     if (HasFailure()) return;
   }
+}
+
+/// Of a process that checks them, lengths beyond the cache are an error; nothing is written, and the next call is
+/// right.
+TEST_P(GpuCodedRows, LengthsOutOfRangeAreErrorsWhereTheyAreChecked) {
+  expect_passes_checked([&] {
+    const RowFormat format = deepseek_v32_rows();
+    Random random(1);
+    Both<float> rows(device(), rows_of(random, format.columns(), true));
+    Both<std::uint8_t> cache(device(), std::vector<std::uint8_t>(cache_bytes(format), 0xA5));
+    Both<std::int32_t> lengths(device(), {2, kPageRows, 0});
+    AppendRowsArguments append;
+    append.cache = cache.on_device(cache_in(cache.host.data(), format));
+    append.rows =
+        rows.on_device(ConstTensorView(tensor(rows.host.data(), {kPages, 1, kHeadsOfRows, format.columns()})));
+    append.cache_seqlens = lengths.on_device(ConstTensorView(tensor(lengths.host.data(), {kPages})));
+    const Status status = append_rows(append, format, tested_execution(stream().get()));
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message(), "sequence 1 has 5 rows and appends 1: its part of the cache has 5");
+    EXPECT_EQ(cache.download(), cache.host);
+
+    lengths.host[1] = kPageRows - 1;
+    lengths.upload();
+    const Status next = append_rows(append, format, tested_execution(stream().get()));
+    ASSERT_TRUE(next.ok()) << next.message();
+    HostCache expected(format);
+    AppendRowsArguments on_cpu;
+    on_cpu.cache = expected.view;
+    on_cpu.rows = tensor(rows.host.data(), {kPages, 1, kHeadsOfRows, format.columns()});
+    on_cpu.cache_seqlens = tensor(lengths.host.data(), {kPages});
+    ASSERT_TRUE(append_rows(on_cpu, format).ok());
+    EXPECT_EQ(cache.download(), expected.bytes());
+  });
 }
 
 }  // namespace

@@ -4,7 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <deque>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "attention/matches_reference.h"
@@ -48,20 +53,70 @@ class DeviceCache {
     return view;
   }
 
+  /// Latent rows: puts K and V of the device into one copy, since their rows overlap on the host.
+  void share_rows() {
+    const auto* const k = static_cast<const std::byte*>(host_.k.data);
+    const auto* const v = static_cast<const std::byte*>(host_.v.data);
+    const std::byte* const first = std::min(k, v);
+    const auto columns_up_to = [&](const ConstTensorView& view, const std::byte* data) {
+      return (data - first) / static_cast<std::int64_t>(size_of(view.dtype)) + view.shape[view.rank - 1];
+    };
+    ConstTensorView rows = host_.k;
+    rows.data = first;
+    rows.shape[rows.rank - 1] = std::max(columns_up_to(host_.k, k), columns_up_to(host_.v, v));
+    const auto* const copied = static_cast<const std::byte*>(on_device(rows).data);
+    arguments_.k.data = copied + (k - first);
+    arguments_.v.data = copied + (v - first);
+  }
+
   /// Runs the call on the tested engine; its outputs are then in host memory, too.
   void run(const AttentionOptions& options, const gpu::Stream& stream) {
+    plan(options);
+    if (plan_) enqueue(stream);
+    if (plan_ && !testing::Test::HasFatalFailure()) download_outputs();
+  }
+
+  void plan(const AttentionOptions& options) {
+    plan_.reset();
     const Result<Plan> plan = make_plan(arguments_, options, tested_execution());
     ASSERT_TRUE(plan.ok()) << plan.status().message();
-    explained_ = plan->explain();
-    stored_operands_ = reference::has_stored_operands(*plan);
-    const Status status = plan->run(arguments_, {.stream = stream.get()});
+    plan_ = *plan;
+    explained_ = plan_->explain();
+    stored_operands_ = reference::has_stored_operands(*plan_);
+  }
+
+  /// The call that was planned, on the arguments of now.
+  void enqueue(const gpu::Stream& stream) const {
+    const Status status = plan_->run(arguments_, {.stream = stream.get()});
     ASSERT_TRUE(status.ok()) << status.message();
+  }
+
+  /// Waits for the device.
+  void download_outputs() {
     for (const TensorView* const view : outputs(host_)) {
       for (Copy& copy : copies_) {
         if (!view->given() || copy.host.data != view->data) continue;
         const Status downloaded = copy.memory.download(view->data);
         ASSERT_TRUE(downloaded.ok()) << downloaded.message();
       }
+    }
+  }
+
+  /// NaN in all outputs, of the host and of the device.
+  void poison_outputs() {
+    for (const TensorView* const view : outputs(host_)) {
+      if (!view->given()) continue;
+      std::memset(view->data, 0xFF, bytes_of(*view));
+      upload(*view);
+    }
+  }
+
+  /// Copies to the device what a tensor of the host holds now.
+  void upload(const ConstTensorView& host) {
+    for (Copy& copy : copies_) {
+      if (copy.host.data != host.data) continue;
+      const Status status = copy.memory.upload(host.data);
+      EXPECT_TRUE(status.ok()) << status.message();
     }
   }
 
@@ -141,6 +196,7 @@ class DeviceCache {
   ForwardArguments host_, arguments_;
   std::deque<Copy> copies_;
   std::vector<ConstTensorView> captures_;
+  std::optional<Plan> plan_;
   std::string explained_;
   bool stored_operands_ = false;
 };

@@ -26,7 +26,11 @@ class ForwardCase : public DeviceCase {
   Bits bits() { return DeviceCase::bits(tensors.forward_outputs()); }
 };
 
-class GpuForward : public FamilyTest {};
+class GpuForward : public FamilyTest {
+ protected:
+  void expect_replays_with_new_lengths(std::int64_t head_dim, int rounds, int replays);
+  void expect_nan_where_it_is_seen(AttentionCase attention, std::uint64_t round, Random& random);
+};
 
 INSTANTIATE_TEST_SUITE_P(, GpuForward, kFamilies, family_name);
 
@@ -59,8 +63,8 @@ TEST_P(GpuForward, IsReplayedFromAGraph) {
 }
 
 /// Used lengths on the device: a graph reads them in each replay, and splits the keys by them.
-TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
-  AttentionCase attention = plain_case(3, 128, CausalMask::bottom_right);
+void GpuForward::expect_replays_with_new_lengths(std::int64_t head_dim, int rounds, int replays) {
+  AttentionCase attention = plain_case(3, head_dim, CausalMask::bottom_right);
   attention.batch = 3;
   attention.heads_q = 8;
   attention.k.rows = 5000;
@@ -70,7 +74,7 @@ TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
   const CapturedGraph graph(device(), stream(), [&] { one.forward(stream()); });
   ASSERT_FALSE(HasFailure());
   Random random(3);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (int sequence = 0; sequence < 3; ++sequence) {
       const std::int64_t length = random.chance(0.2) ? random.integer(0, 4) : random.integer(0, 5000);
       one.tensors.seqused_k.set(sequence, static_cast<double>(length));
@@ -82,10 +86,14 @@ TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
     expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
     if (HasFailure()) return;
     one.poison();
-    for (int i = 0; i < 100; ++i) ASSERT_TRUE(graph.launch());
+    for (int i = 0; i < replays; ++i) ASSERT_TRUE(graph.launch());
     ASSERT_TRUE(one.bits() == first) << "round " << round;
   }
 }
+
+TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) { expect_replays_with_new_lengths(128, 40, 100); }
+
+TEST_P(GpuForward, SplitsTheKeysOfWideHeadsByTheLengthsThatItReads) { expect_replays_with_new_lengths(512, 5, 2); }
 
 /// Lengths that give each CTA a part of one tile, some whole tiles, or neither.
 TEST_P(GpuForward, GivesCtasWholePartsOfTilesWhereThatIsEven) {
@@ -179,24 +187,44 @@ TEST_P(GpuForward, RunsOnTwoStreamsAtOnce) {
 }
 
 // docs/accuracy.md, "NaN and infinity": the reference knows what each of them leads to.
+void GpuForward::expect_nan_where_it_is_seen(AttentionCase attention, std::uint64_t round, Random& random) {
+  attention.k.rows = random.integer(1, 300);
+  attention.seed = round;
+  SCOPED_TRACE(describe(attention));
+  ForwardCase one(attention, device());
+  std::vector<GuardedTensor*> inputs{&one.tensors.q, &one.tensors.k, &one.tensors.v};
+  if (attention.has_qv) inputs.push_back(&one.tensors.qv);
+  GuardedTensor& input = *inputs[round % inputs.size()];
+  const std::int64_t index = random.integer(0, input.size() - 1);
+  input.set(index, std::numeric_limits<double>::quiet_NaN());
+  SCOPED_TRACE("NaN at " + std::to_string(index) + " of input " + std::to_string(round % inputs.size()));
+  one.copies.upload(input);
+  one.forward(stream());
+  one.expect_forward_right();
+}
+
 TEST_P(GpuForward, TakesNaNWhereItIsSeenAndOnlyThere) {
-  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Random random(1);
-  for (int round = 0; round < 60; ++round) {
-    AttentionCase attention =
+  for (std::uint64_t round = 0; round < 60; ++round) {
+    const AttentionCase attention =
         plain_case(random.integer(1, 300), random.one_of<std::int64_t>({64, 128}),
                    random.one_of({CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}));
-    attention.k.rows = random.integer(1, 300);
-    attention.seed = static_cast<std::uint64_t>(round);
-    SCOPED_TRACE(describe(attention));
-    ForwardCase one(attention, device());
-    GuardedTensor& input = *std::array{&one.tensors.q, &one.tensors.k, &one.tensors.v}[round % 3];
-    const std::int64_t index = random.integer(0, input.size() - 1);
-    input.set(index, kNaN);
-    SCOPED_TRACE("NaN at " + std::to_string(index) + " of input " + std::to_string(round % 3));
-    one.copies.upload(input);
-    one.forward(stream());
-    one.expect_forward_right();
+    expect_nan_where_it_is_seen(attention, round, random);
+  }
+}
+
+TEST_P(GpuForward, WideHeadsTakeNaNWhereItIsSeenAndOnlyThere) {
+  Random random(1);
+  for (std::uint64_t round = 0; round < 24; ++round) {
+    AttentionCase attention =
+        plain_case(random.integer(1, 200), 512, random.one_of({CausalMask::none, CausalMask::bottom_right}));
+    expect_nan_where_it_is_seen(attention, round, random);
+    attention.head_dim = 64;
+    attention.heads_q = 4;
+    attention.heads_kv = 1;
+    attention.has_qv = true;
+    expect_nan_where_it_is_seen(attention, round, random);
+    if (HasFailure()) return;
   }
 }
 

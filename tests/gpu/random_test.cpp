@@ -69,6 +69,14 @@ void drop_softmax(AttentionCase& attention, std::uint64_t group) {
   draw_unnormalized(attention, {}, random);
 }
 
+/// Of query_values_limits().
+AttentionCase with_query_values(AttentionCase attention, const EngineLimits& limits, std::uint64_t group) {
+  attention.head_dim_v = limits.head_dims[0][1];  // whole pieces
+  attention.has_qv = true;
+  if (group % 2 == 0) attention.heads_kv = 1;
+  return attention;
+}
+
 /// What the sm90 kernels lack of wide heads.
 void drop_gradients_of_terms(AttentionCase& attention) {
   if (attention.bias) attention.bias->wants_gradient = false;
@@ -194,7 +202,7 @@ class GpuRandom : public FamilyTest {
       arguments.v = arguments.k;
       arguments.v.shape[3] = attention.head_dim_v;
       DeviceCache cache(arguments, device());
-      cache.arguments().v.data = cache.arguments().k.data;
+      cache.share_rows();
       cache.run(attention.options, stream());
       if (!HasFailure()) cache.expect_matches(arguments, attention.options);
       if (HasFailure())
@@ -224,10 +232,7 @@ class GpuRandom : public FamilyTest {
     for (const std::uint64_t seed : seeds) {
       const std::uint64_t group = seed / kSeedsPerKernel;
       const EngineLimits limits = query_values_limits(group);
-      AttentionCase attention = gpu_case(seed, limits);
-      attention.head_dim_v = limits.head_dims[0][1];  // whole pieces
-      attention.has_qv = true;
-      if (group % 2 == 0) attention.heads_kv = 1;
+      AttentionCase attention = with_query_values(gpu_case(seed, limits), limits, group);
       if (seed % 3 == 0) {
         run_cached_case(seed, attention);
       } else {
@@ -240,14 +245,15 @@ class GpuRandom : public FamilyTest {
     std::cout << seeds.size() << " configurations\n";
   }
 
-  /// Every second group's have few queries.
-  void run_row_invariant_seeds(LimitsOf limits_of, LimitsOf few_queries_limits_of) {
+  /// Every second group's have few queries. `qv`: scores are sums of two products.
+  void run_row_invariant_seeds(LimitsOf limits_of, LimitsOf few_queries_limits_of, bool qv = false) {
     const std::vector<std::uint64_t> seeds = chosen_seeds(400);
     for (const std::uint64_t seed : seeds) {
       const std::uint64_t group = seed / kSeedsPerKernel;
       EngineLimits limits = group % 2 == 1 ? few_queries_limits_of(group) : limits_of(group);
       limits.bias = limits.block_mask = limits.dropout = false;
-      const AttentionCase attention = as_row_invariant(gpu_case(seed, limits));
+      AttentionCase attention = as_row_invariant(gpu_case(seed, limits));
+      if (qv) attention = with_query_values(attention, limits, group);
       SCOPED_TRACE(describe(attention));
       const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
       CaseTensors tensors(attention);
@@ -288,6 +294,10 @@ TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
 
 TEST_P(GpuRandom, RowInvariantCallsOfWideHeadsMatchReferenceAndTheirParts) {
   run_row_invariant_seeds(wide_limits, few_wide_queries_limits);
+}
+
+TEST_P(GpuRandom, RowInvariantCallsOfQueryValuesMatchReferenceAndTheirParts) {
+  run_row_invariant_seeds(query_values_limits, query_values_limits, true);
 }
 
 TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }

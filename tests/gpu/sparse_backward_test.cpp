@@ -8,6 +8,7 @@
 
 #include "attention/seeds.h"
 #include "captured_graph.h"
+#include "checked_process.h"
 #include "device_copies.h"
 #include "gpu_test.h"
 #include "reference/bound/arithmetic.h"
@@ -129,6 +130,38 @@ TEST_P(GpuSparseBackward, ReplaysReadWhatListsNameThen) {
   }
 }
 
+/// dV of a row is the sum of what queries have dO for it, rounded after each in their order: numbers of which some are
+/// lost beside others tell every other order. Places of the queries' lists lie in all warps and in several passes of
+/// the kernel that adds.
+TEST_P(GpuSparseBackward, SharesAreAddedInTheOrderOfTheQueries) {
+  SparseShape shape = trained_shape();
+  shape.batch = shape.group = 1;
+  shape.max_queries = 60;
+  shape.contiguous = true;
+  for (const std::int64_t topk : {8, 130}) {
+    shape.sources[0].topk = topk;
+    GradientCase g(shape, 9);
+    GuardedTensor& names = g.one.tensors[0]->indices;
+    for (std::int64_t i = 0; i < names.size(); ++i) names.set(i, i % topk == 0 ? 0.0 : -1.0);
+    Random random(2);
+    for (std::int64_t i = 0; i < g.d_o.size(); ++i) {
+      g.d_o.set(i, random.one_of({0x1p24, -0x1p24, 0x1p23, -0x1p23, 1.0, -1.0, 3.0}));
+    }
+    for (std::int64_t i = 0; i < g.one.q.size(); ++i) g.one.q.set(i, 0.0);  // so that the only key has all the weight
+    for (std::int64_t i = 0; i < g.one.lse.size(); ++i) g.one.lse.set(i, 0.0);
+    const Status status = differentiate(g);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::int64_t queries = names.size() / topk;
+    for (std::int64_t column = 0; column < shape.head_dim_v; ++column) {
+      float sum = 0.0F;
+      for (std::int64_t query = 0; query < queries; ++query) {
+        sum += static_cast<float>(g.d_o.get(query * shape.head_dim_v + column));
+      }
+      EXPECT_EQ(g.dv[0].get(column), to_float(to_bfloat16(sum))) << "topk " << topk << ", column " << column;
+    }
+  }
+}
+
 /// Numbers out of range name nothing.
 TEST_P(GpuSparseBackward, NumbersOutOfRangeNameNothing) {
   GradientCase one(trained_shape(), 7);
@@ -161,6 +194,25 @@ TEST_P(GpuSparseBackward, WhatItLacksIsSaidAndNothingIsWritten) {
   expect(shape,
          "q is float32: the gpu engine has gradients of sparse attention of float16 and bfloat16; the cpu engine has "
          "those of float32");
+}
+
+/// Of a process that checks them, a number out of range is an error; nothing is written, and the next call is right.
+TEST_P(GpuSparseBackward, NumbersOutOfRangeAreErrorsWhereTheyAreChecked) {
+  expect_passes_checked([&] {
+    GradientCase g(trained_shape(), 7);
+    GuardedTensor& names = g.one.tensors[0]->indices;
+    const double name = names.get(0);
+    names.set(0, 1000);
+    const Status status = differentiate(g);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_TRUE(
+        status.message().starts_with("sources[0].indices names 1000 at place 0 of query 0, head 0 of sequence "
+                                     "0: it must be -1 or less than "))
+        << status.message();
+    for (const GuardedTensor* output : g.outputs()) EXPECT_TRUE(output->untouched());
+    names.set(0, name);
+    run(g, 7);
+  });
 }
 
 }  // namespace

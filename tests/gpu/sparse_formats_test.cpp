@@ -117,6 +117,8 @@ class GpuSparseFormats : public FamilyTest {
     enqueue();
     EXPECT_EQ(one.o.element_bytes(), first) << "another run gave other bits";
   }
+
+  void expect_lists_of_the_launch(const SparseShape& shape);
 };
 
 INSTANTIATE_TEST_SUITE_P(, GpuSparseFormats, kFamilies, family_name);
@@ -246,16 +248,9 @@ TEST_P(GpuSparseFormats, ValuesMayLieApartInTheNextCall) {
 }
 
 /// A captured call reads the rows that its lists name when it is launched.
-TEST_P(GpuSparseFormats, CapturedCallsReadTheListsOfTheirLaunch) {
-  SparseShape shape;
-  shape.dtype = DType::bfloat16;
-  shape.head_dim = shape.head_dim_v = 128;
-  shape.contiguous = true;
-  shape.sources[0].layout = KeyLayout::pages;
-  shape.sources[0].v_apart = false;
-  shape.sources[0].k_format = eight_bit_rows(RowElement::float8_e4m3, 128);
-  shape.sources[0].k_format.head_dim_v = 128;
+void GpuSparseFormats::expect_lists_of_the_launch(const SparseShape& shape) {
   SparseCase one(shape, 21);
+  SCOPED_TRACE(describe(shape));
   DeviceCopies copies(device());
   const SparseForwardArguments arguments = one.placed(Place{copies});
   const auto enqueue = [&] {
@@ -274,6 +269,26 @@ TEST_P(GpuSparseFormats, CapturedCallsReadTheListsOfTheirLaunch) {
   ASSERT_TRUE(graph.launch());
   copies.download({&one.o, &one.lse});
   expect(one);
+}
+
+TEST_P(GpuSparseFormats, CapturedCallsReadTheListsOfTheirLaunch) {
+  SparseShape shape;
+  shape.dtype = DType::bfloat16;
+  shape.head_dim = shape.head_dim_v = 128;
+  shape.contiguous = true;
+  shape.sources[0].layout = KeyLayout::pages;
+  shape.sources[0].v_apart = false;
+  shape.sources[0].k_format = eight_bit_rows(RowElement::float8_e4m3, 128);
+  shape.sources[0].k_format.head_dim_v = 128;
+  expect_lists_of_the_launch(shape);
+}
+
+/// Of 576 columns: on Hopper producers read the lists.
+TEST_P(GpuSparseFormats, CapturedCallsOfLatentRowsReadTheListsOfTheirLaunch) {
+  for (const RowFormat& format : {mla_bfloat16_rows(), deepseek_v32_rows()}) {
+    expect_lists_of_the_launch(listed_rows_shape(format, 16, 200));
+    if (HasFailure()) return;
+  }
 }
 
 TEST_P(GpuSparseFormats, FormatsThatItLacksAreSaidAndNothingIsWritten) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/seeds.h"
+#include "checked_process.h"
 #include "device_copies.h"
 #include "gpu_test.h"
 #include "sparse/sparse_case.h"
@@ -19,6 +20,7 @@ class GpuSparse : public FamilyTest {
  protected:
   void run(SparseCase& one, std::uint64_t seed) {
     SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed) + ": " + describe(one.shape));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCopies copies(device());
     const SparseForwardArguments arguments =
         one.placed([&](const GuardedTensor& tensor) { return copies.place(tensor); });
@@ -97,6 +99,35 @@ TEST_P(GpuSparse, NumbersOutOfRangeNameNothing) {
   ASSERT_TRUE(status.ok()) << status.message();
   copies.download({&wrong.o, &wrong.lse});
   EXPECT_EQ(wrong.o.element_bytes(), one.o.element_bytes());
+}
+
+/// Of a process that checks them, a number out of range is an error; nothing is written, and the next call is right.
+TEST_P(GpuSparse, NumbersOutOfRangeAreErrorsWhereTheyAreChecked) {
+  expect_passes_checked([&] {
+    SparseShape shape;
+    shape.dtype = DType::bfloat16;
+    shape.head_dim = shape.head_dim_v = 64;
+    shape.contiguous = true;
+    shape.sources[0].dtype = shape.dtype;
+    SparseCase one(shape, 7);
+    GuardedTensor& names = one.tensors[0]->indices;
+    const double name = names.get(0);
+    names.set(0, 1000);
+    DeviceCopies copies(device());
+    const SparseForwardArguments arguments =
+        one.placed([&](const GuardedTensor& tensor) { return copies.place(tensor); });
+    const Status status = sparse_forward(arguments, shape.options, tested_execution(stream().get()));
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_TRUE(
+        status.message().starts_with("sources[0].indices names 1000 at place 0 of query 0, head 0 of sequence "
+                                     "0: it must be -1 or less than "))
+        << status.message();
+    copies.download({&one.o, &one.lse});
+    EXPECT_TRUE(one.o.untouched());
+    EXPECT_TRUE(one.lse.untouched());
+    names.set(0, name);
+    run(one, 7);
+  });
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ class GpuStored : public FamilyTest {
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCache call(arguments, device());
     if (shares) {
-      call.arguments().v.data = call.arguments().k.data;
+      call.share_rows();
       call.arguments().v_descale.data = call.arguments().k_descale.data;
     }
     call.run(c.options, stream());

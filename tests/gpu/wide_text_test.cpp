@@ -34,6 +34,8 @@ class GpuWideText : public TextTest {
     attention.wants_lse = attention.has_d_lse = false;
     return attention;
   }
+
+  void expect_gradients_by_choice(const AttentionCase& attention);
 };
 
 INSTANTIATE_TEST_SUITE_P(, GpuWideText, kFamilies, family_name);
@@ -125,6 +127,44 @@ TEST_P(GpuWideText, GradientsOfBiases) {
   expect_matches(attention, {{100, 130}});
   attention.options = {.causal = CausalMask::bottom_right, .softcap = 20.0F, .dropout = 0.2F};
   expect_matches(attention, {{70, 90}});
+}
+
+/// Names no kernels: on Hopper the forward's are those of sm90, the backward's those of sm80.
+void GpuWideText::expect_gradients_by_choice(const AttentionCase& attention) {
+  SCOPED_TRACE(describe(attention));
+  CaseTensors tensors(attention);
+  DeviceCopies copies(device());
+  const auto place = [&](const GuardedTensor& tensor) { return copies.place(tensor); };
+  const ForwardArguments forward = tensors.forward_arguments(place);
+  const BackwardArguments backward = tensors.backward_arguments(place);
+  const Execution chosen{.engine = Engine::gpu, .stream = stream().get()};
+  const Result<Plan> forward_plan = make_plan(forward, attention.options, chosen);
+  const Result<Plan> backward_plan = make_plan(backward, attention.options, chosen);
+  ASSERT_TRUE(forward_plan.ok()) << forward_plan.status().message();
+  ASSERT_TRUE(backward_plan.ok()) << backward_plan.status().message();
+  EXPECT_EQ(forward_plan->kernels(), "sm90");
+  EXPECT_EQ(backward_plan->kernels(), "sm80");
+  ASSERT_TRUE(forward_plan->run(forward, chosen).ok());
+  ASSERT_TRUE(backward_plan->run(backward, chosen).ok());
+  copies.download(tensors.forward_outputs());
+  copies.download(tensors.backward_outputs());
+  test::expect_forward_matches(tensors, attention, reference::arithmetic_of(*forward_plan));
+  expect_backward_matches(tensors, attention, reference::arithmetic_of(*backward_plan));
+}
+
+TEST_P(GpuWideText, GradientsOfTermsByKernelsThatTheEngineChooses) {
+  if (tested_family() != Family::sm90) GTEST_SKIP() << "of GPUs that have both families";
+  AttentionCase attention = plain_wide_case();
+  attention.q.rows = 100;
+  attention.k.rows = 130;
+  attention.bias = BiasCase{.sharing = {.per_head = true}};
+  attention.options.causal = CausalMask::bottom_right;
+  expect_gradients_by_choice(attention);
+  attention =
+      wide_case({"score * heat[head] + gate[k]", "", {reals("heat", {kHeads}), reals("gate", {400})}}, 320, 256);
+  attention.q.rows = 100;
+  attention.k.rows = 130;
+  expect_gradients_by_choice(attention);
 }
 
 TEST_P(GpuWideText, Biases) {

@@ -130,6 +130,24 @@ def test_the_same_by_qv():
     check(out, lse, exact(q_latent, q_rope, cache), np.float32, 60)
 
 
+def test_explain_takes_the_shape_of_qv():
+    shapes = {"q": (2, 5, 16, ROPE), "k": (2, 60, 1, ROPE), "v": (2, 60, 1, LATENT)}
+    qv = (2, 5, 16, LATENT)
+    for backward in (False, True):
+        plan = strobe.explain(**shapes, qv=qv, backward=backward)
+        assert "qv            its products with V join those of Q with K" in plan
+        assert plan == strobe.explain(
+            **{name: np.zeros(shape, np.float32) for name, shape in shapes.items()},
+            qv=np.zeros(qv, np.float32),
+            backward=backward,
+        )
+    assert "qv  " not in strobe.explain(**shapes)
+    with pytest.raises(ValueError, match=r"qv has shape \[2, 5, 16, 64\]: it must be \[2, 5, 16, 512\]"):
+        strobe.explain(**shapes, qv=shapes["q"])
+    with pytest.raises(TypeError, match="qv is of type list"):
+        strobe.explain(**shapes, qv=[1.0])
+
+
 def test_misuse():
     q_latent, q_rope, cache = tensors(1, 2, 4, 8)
 

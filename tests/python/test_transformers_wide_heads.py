@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with heads of more than 256 columns: DeepSeek-V3, plain and absorbed, and Gemma's of 512."""
+"""Models with heads of more than 256 columns: DeepSeek-V3, plain and absorbed, and Gemma's of 512. In float32 on the
+CPU, and in bfloat16 there and on a GPU where there is one."""
 
 import contextlib
 
@@ -11,6 +12,7 @@ from architectures import cases, tiny
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 
 LATENT, NOPE, ROPE, VALUE = 512, 128, 64, 128
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,16 +50,20 @@ def test_deepseek_v3():
     expect_equal(deepseek_v3())
 
 
-def test_gemma3():
-    expect_equal(tiny.model_of("gemma3_text", ["Gemma3ForCausalLM"], head_dim=512, query_pre_attn_scalar=512))
+def gemma3():
+    return tiny.model_of("gemma3_text", ["Gemma3ForCausalLM"], head_dim=512, query_pre_attn_scalar=512)
 
 
-def test_gemma4():
+def gemma4():
     """Its global layers have heads of 512 columns."""
     model = tiny.model_of("gemma4_text", ["Gemma4ForCausalLM"], global_head_dim=512)
-    widths = {module.head_dim for module in model.modules() if hasattr(module, "head_dim")}
-    assert 512 in widths
-    expect_equal(model)
+    assert 512 in {module.head_dim for module in model.modules() if hasattr(module, "head_dim")}
+    return model
+
+
+@pytest.mark.parametrize("make", [gemma3, gemma4])
+def test_gemma(make):
+    expect_equal(make())
 
 
 @contextlib.contextmanager
@@ -100,25 +106,77 @@ def absorbed():
         deepseek.DeepseekV3Attention.forward = plain
 
 
+def cached_logits(model):
+    """Of a prompt, several tokens behind it, and single ones."""
+    ids = cases.tokens(2, 14).to(model.device)
+    cache, outputs = transformers.DynamicCache(config=model.config), []
+    with torch.no_grad():
+        for begin, end in ((0, 9), (9, 12), (12, 13), (13, 14)):
+            outputs.append(model(input_ids=ids[:, begin:end], past_key_values=cache).logits)
+    return torch.cat(outputs, dim=1)
+
+
 @pytest.mark.parametrize("heads", [8, 32])
 def test_deepseek_v3_absorbed(heads):
-    """A prompt, several tokens behind it, and single ones: logits beside those of the plain form in float64."""
+    """Logits beside those of the plain form in float64."""
     model = deepseek_v3(heads)
     model.set_attn_implementation("eager")
-    ids = cases.tokens(2, 14)
-
-    def logits(of):
-        cache, outputs = transformers.DynamicCache(config=of.config), []
-        for begin, end in ((0, 9), (9, 12), (12, 13), (13, 14)):
-            outputs.append(of(input_ids=ids[:, begin:end], past_key_values=cache).logits)
-        return torch.cat(outputs, dim=1)
-
-    with torch.no_grad():
-        eager = logits(model)
-        with absorbed() as lengths:
-            own = logits(model)
-        exact = logits(model.double())
+    eager = cached_logits(model)
+    with absorbed() as lengths:
+        own = cached_logits(model)
+    exact = cached_logits(model.double())
     assert lengths[::2] == [(9, 9), (3, 12), (1, 13), (1, 14)]
     largest = exact.abs().max()
     assert (eager.double() - exact).abs().max() < cases.TOLERANCE * largest
     assert (own.double() - exact).abs().max() < cases.TOLERANCE * largest
+
+
+def gradients(model):
+    """Of a loss over a prompt, relative to the largest."""
+    ids = cases.tokens(cases.BATCH, cases.SEQLEN).to(model.device)
+    logits = model(input_ids=ids).logits.double()
+    (logits * torch.linspace(-1, 1, logits.shape[-1], device=model.device)).sum().backward()
+    parts = torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad(set_to_none=True)
+    return parts / parts.abs().max()
+
+
+def expect_as_exact_as_eager(model, function, own_attention):
+    """In bfloat16 a model rounds the same results whichever attention it has, and eager attention rounds its scores
+    and probabilities, too, of which Strobe rounds the probabilities alone: its distance from float64 is as large, but
+    for how errors meet. Root mean squares, where that evens out, within a factor of 2; the largest ones within the
+    factor for models that amplify rounding."""
+    model.set_attn_implementation("eager")
+    eager = function(model).double()
+    before = cases.calls()
+    with own_attention(model) as counted:
+        own = function(model).double()
+    assert counted or cases.calls() > before
+    model.set_attn_implementation("eager")
+    exact = function(model.double())
+    errors = [(result - exact).abs() for result in (own, eager)]
+    largest = [float(error.max()) for error in errors]
+    mean = [float(error.square().mean().sqrt()) for error in errors]
+    assert 2 * mean[1] < float(exact.square().mean().sqrt())  # what has nothing to do with it is farther away
+    assert mean[0] <= 2 * mean[1], mean
+    assert largest[0] <= cases.FACTOR * largest[1], largest
+
+
+@contextlib.contextmanager
+def by_strobe(model):
+    model.set_attn_implementation("strobe")
+    yield []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", [cached_logits, gradients])
+@pytest.mark.parametrize("make", [deepseek_v3, gemma3, gemma4])
+def test_in_bfloat16(make, function, device):
+    expect_as_exact_as_eager(make().to(device, torch.bfloat16), function, by_strobe)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("heads", [8, 32])
+def test_absorbed_in_bfloat16(heads, device):
+    """Queries are rounded once more behind their part of the matrix."""
+    expect_as_exact_as_eager(deepseek_v3(heads).to(device, torch.bfloat16), cached_logits, lambda _: absorbed())

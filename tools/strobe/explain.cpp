@@ -22,7 +22,8 @@ namespace {
 constexpr const char* kExplainFooter = R"(Examples:
   strobe explain --seqlen 8192 --heads 16 --head-dim 128 --causal
   strobe explain --dtype bfloat16 --heads 32 --heads-kv 8 --backward --threads 4
-  strobe explain --device cuda --dtype bfloat16 --seqlen 16384 --causal)";
+  strobe explain --device cuda --dtype bfloat16 --seqlen 16384 --causal
+  strobe explain --dtype bfloat16 --heads 16 --heads-kv 1 --head-dim 64 --head-dim-v 512 --qv)";
 
 struct ExplainFlags {
   ShapeFlags shape;
@@ -31,8 +32,35 @@ struct ExplainFlags {
   ExecutionFlags execution;
   std::string dtype = "float32";
   bool backward = false;
+  bool qv = false;
   JsonFlag json;
 };
+
+std::string describe_options(const ExplainFlags& flags) {
+  return flags.options.describe() + flags.modifiers.describe() + (flags.qv ? ", qv" : "");
+}
+
+Result<Plan> planned(const ExplainFlags& flags, const Modifiers& modifiers) {
+  const Shape shape = flags.shape.shape();
+  const DType dtype = dtype_of(flags.dtype);
+  const AttentionOptions options = flags.options.options();
+  const Execution execution = flags.execution.execution();
+  const Device device = flags.execution.tensor_device();
+  if (flags.backward) {
+    BackwardArguments backward = planned_backward(shape, dtype, modifiers, options.normalize);
+    if (flags.qv) {
+      backward.qv = backward.o;
+      backward.dqv = backward.dq;
+      backward.dqv.shape = backward.o.shape;
+      backward.dqv.strides = backward.o.strides;
+    }
+    return make_plan(placed(backward, device), options, execution);
+  }
+  ForwardArguments forward = planned_forward(shape, dtype, modifiers, options.normalize);
+  if (flags.qv) forward.qv = forward.o;
+  if (flags.options.max_logits) forward.max_logits = tensor(static_cast<float*>(nullptr), {shape.batch, shape.heads_q});
+  return make_plan(placed(forward, device), options, execution);
+}
 
 nlohmann::ordered_json json_of(const ExplainFlags& flags, const Plan& plan) {
   const Shape shape = flags.shape.shape();
@@ -48,7 +76,7 @@ nlohmann::ordered_json json_of(const ExplainFlags& flags, const Plan& plan) {
           {"heads_kv", shape.heads_kv},
           {"head_dim", shape.head_dim},
           {"head_dim_v", shape.head_dim_v},
-          {"options", flags.options.describe() + flags.modifiers.describe()},
+          {"options", describe_options(flags)},
           {"engine", name_of(plan.engine())},
           {"kernels", plan.kernels()},
           {"probability_dtype", name_of(plan.probability_dtype())},
@@ -59,21 +87,13 @@ nlohmann::ordered_json json_of(const ExplainFlags& flags, const Plan& plan) {
 ExitCode explain(const ExplainFlags& flags) {
   if (Status status = flags.json.prepare(); !status.ok()) return report(status);
   const Shape shape = flags.shape.shape();
-  const DType dtype = dtype_of(flags.dtype);
-  const AttentionOptions options = flags.options.options();
-  const Execution execution = flags.execution.execution();
-  const Device device = flags.execution.tensor_device();
   const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
   if (!modifiers.ok()) return report(modifiers.status());
-  ForwardArguments forward = planned_forward(shape, dtype, *modifiers, options.normalize);
-  if (flags.options.max_logits) forward.max_logits = tensor(static_cast<float*>(nullptr), {shape.batch, shape.heads_q});
-  const BackwardArguments backward = planned_backward(shape, dtype, *modifiers, options.normalize);
-  const Result<Plan> plan = flags.backward ? make_plan(placed(backward, device), options, execution)
-                                           : make_plan(placed(forward, device), options, execution);
+  const Result<Plan> plan = planned(flags, *modifiers);
   if (!plan.ok()) return report(plan.status());
   constexpr std::size_t kTextColumn = 14;  // of the lines of a plan
-  print_wrapped(fmt::format("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype,
-                            shape.describe(), flags.options.describe(), flags.modifiers.describe()));
+  print_wrapped(fmt::format("{}, {}, {}, {}\n\n", flags.backward ? "backward" : "forward", flags.dtype,
+                            shape.describe(), describe_options(flags)));
   print_wrapped(plan->explain(), kTextColumn);
   return report(flags.json.write(json_of(flags, *plan)));
 }
@@ -93,6 +113,8 @@ void add_explain_command(CLI::App& app, ExitCode& exit_code) {
   flags->shape.add_to(command);
   flags->options.add_to(command);
   flags->modifiers.add_to(command);
+  command.add_flag("--qv", flags->qv, "a second query, [batch, seqlen, heads, head_dim_v], which meets V")
+      ->group("Attention");
   flags->execution.add_to(command);
   flags->json.add_to(command);
   command.callback([flags, &exit_code] { exit_code = explain(*flags); });

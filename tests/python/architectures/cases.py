@@ -33,6 +33,11 @@ def count_calls():
     transformers.AttentionInterface.register("strobe", counted)
 
 
+def calls():
+    """That count_calls() has counted."""
+    return _calls
+
+
 def _random(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
