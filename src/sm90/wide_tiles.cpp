@@ -40,20 +40,14 @@ WideRegisters shared_registers(const Config& config) {
   const bool splits = config.schedule == Schedule::split;
   if (config.keys == forward::KeySource::rows_in_format) return {96, 96, 0};
   if (config.keys == forward::KeySource::page_rows) {
-    const bool crowded = rule.mask_right || (rule.query_values && config.schedule != Schedule::sorted);
-    return {48, 144, splits ? 128 : crowded ? 256 : 320};
+    const bool crowded = rule.mask_right && config.schedule != Schedule::sorted;
+    return {48, 144, splits ? 192 : crowded ? 256 : 320};
   }
-  const bool blocks = config.keys == forward::KeySource::page_blocks;
-  if (!splits && !rule.mask_right) {
-    return blocks && !rule.query_values ? WideRegisters{40, 152, 320} : WideRegisters{32, 160, 384};
-  }
-  if (!splits) return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 320};
-  if (blocks) {
-    const bool as_wide = config.head_dim == config.head_dim_v && !rule.query_values;
-    return as_wide ? WideRegisters{48, 128, 128, 168} : WideRegisters{56, 136, 128};
-  }
-  if (rule.varlen) return {40, 136, 128, 168};
-  return rule.query_values ? WideRegisters{48, 144, 256} : WideRegisters{40, 152, 256};
+  if (splits && rule.varlen) return {40, 152, 192};
+  if (splits) return rule.query_values ? WideRegisters{48, 144, 256} : WideRegisters{40, 152, 256};
+  if (!rule.mask_right) return {32, 160, 384};
+  if (rule.varlen && rule.query_values) return {40, 152, 320};
+  return config.keys == forward::KeySource::page_blocks ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 320};
 }
 
 /// With a second query and V apart the producer has a tensor more.

@@ -207,6 +207,7 @@ constexpr Tiling tiling(const Config& c) {
           .packed_heads = c.packed_heads,
           .threads = threads_per_block(c),
           .heads_outermost = is_wide(c),
+          .bisects = is_wide(c),
           .in_pairs = c.in_pairs,
           .table_sequences = c.table_sequences,
           .segment_blocks = c.segment_blocks};

@@ -106,12 +106,10 @@ class SortedScheduler {
       return false;
     }
     ++round_;
-    while (unit >= order_.first_unit[place_ + 1] * params_.heads) {
-      ++place_;
-    }
-    const int units = order_.first_unit[place_ + 1] - order_.first_unit[place_];
-    const int within = unit - order_.first_unit[place_] * params_.heads;
-    sequence_ = order_.sequence[place_];
+    const int place = place_of(unit);
+    const int units = order_.first_unit[place + 1] - order_.first_unit[place];
+    const int within = unit - order_.first_unit[place] * params_.heads;
+    sequence_ = order_.sequence[place];
     head_ = within / units;
     const int m = within % units;
     const int last = tiles_of<T>(sequence::query_rows<T.rule>(sequences_, sequence_)) - 1 - m;
@@ -123,6 +121,24 @@ class SortedScheduler {
   }
 
  private:
+  /// The sequence of a unit, by its place in the order.
+  __device__ __forceinline__ int place_of(int unit) {
+    if constexpr (T.bisects) {
+      int place = 0;
+      int end = sequences_.sequences;  // of those that may have it
+      while (end - place > 1) {
+        const int middle = (place + end) / 2;
+        (order_.first_unit[middle] * params_.heads <= unit ? place : end) = middle;
+      }
+      return place;
+    } else {
+      while (unit >= order_.first_unit[place_ + 1] * params_.heads) {
+        ++place_;
+      }
+      return place_;
+    }
+  }
+
   const TileParams& params_;
   const SequenceParams& sequences_;
   const Source& order_;

@@ -15,11 +15,13 @@ class KeyCursor {
 
   /// On to the next block, of the next tile where this one's are done. False when there is none.
   __device__ __forceinline__ bool next() {
+    begins_tile_ = false;
     for (n_ = walk_.before(n_); !walk_.has(n_); n_ = walk_.before(work_.n_end)) {
       if (!next_work<C>(scheduler_, params_, work_)) {
         return false;
       }
       ++tiles_;
+      begins_tile_ = true;
       walk_ = {params_, work_};
     }
     return true;
@@ -27,7 +29,12 @@ class KeyCursor {
 
   __device__ __forceinline__ const TileWork& work() const { return work_; }
   __device__ __forceinline__ int block() const { return n_; }
-  __device__ __forceinline__ int head() const { return params_.by_heads_per_kv.quotient(work_.tile.head); }
+  __device__ __forceinline__ int head() const {
+    return C.values_in_keys ? 0 : params_.by_heads_per_kv.quotient(work_.tile.head);  // latent rows have one
+  }
+
+  /// Whether the block is its tile's first, or its segment's.
+  __device__ __forceinline__ bool begins_tile() const { return begins_tile_; }
 
   /// Tiles, or segments of them, begun so far, those without visible keys among them.
   __device__ __forceinline__ int tiles() const { return tiles_; }
@@ -39,6 +46,7 @@ class KeyCursor {
   BlockWalk<C> walk_;
   int n_ = 0;  // visible blocks from work_.n_begin to it are still to come
   int tiles_ = 0;
+  bool begins_tile_ = false;
 };
 
 }  // namespace strobe::sm90::forward

@@ -120,10 +120,8 @@ __device__ __forceinline__ void feed_wide_keys(const Context<C>& context) {
   PieceFeeder<C, C.key_panels, smem_plan(C).k_bytes> ring(context.smem + smem_plan(C).k, context.barriers.k_full,
                                                           context.barriers.k_empty);
   WideBlocks<C> blocks(context);
-  int tiles = 0;
   while (blocks.has_next()) {
-    if (blocks.cursor().tiles() != tiles) {
-      tiles = blocks.cursor().tiles();
+    if (blocks.cursor().begins_tile()) {
       for (int column = 0; column < C.register_columns; column += kPanelColumns) {
         ring.feed([&](unsigned char* destination, uint64_t& full) {
           if (this_thread_feeds<C>()) {
@@ -182,10 +180,8 @@ __device__ __forceinline__ void feed_shared_keys(const Context<C>& context) {
   if (kLooksAhead) {
     blocks.find_next();
   }
-  int tiles = 0;
   while (blocks.has_next()) {
-    if (blocks.cursor().tiles() != tiles) {
-      tiles = blocks.cursor().tiles();
+    if (blocks.cursor().begins_tile()) {
       for (int first = 0; first < C.register_columns; first += kSharedColumns) {
         shared.feed([&](unsigned char* destination, uint64_t& full) {
           if (this_thread_feeds<C>()) {

@@ -94,14 +94,12 @@ class CopiedRowsFeeder : protected WideRowFeeder<C, rows_of_warp> {
   __device__ __forceinline__ void for_each_block(const BeginTile& begin_tile, const FindRows& find_rows,
                                                  const FeedBlock& feed_block) {
     KeyCursor<C> cursor(context_.params, context_.schedule);
-    int tiles = 0;
     bool exists = cursor.next();
     if (exists) {
       read_number(cursor);
     }
     while (exists) {
-      if (cursor.tiles() != tiles) {
-        tiles = cursor.tiles();
+      if (cursor.begins_tile()) {
         begin_tile(cursor.work());
       }
       find_rows(cursor.head());
