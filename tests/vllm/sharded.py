@@ -64,6 +64,7 @@ class Rank:
             compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.NONE),
             scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS),
             parallel_config=SimpleNamespace(cp_kv_cache_interleave_size=interleave),
+            model_config=None,
         )
         spec = SimpleNamespace(block_size=BLOCK, dcp_sharded=True)
         self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device("cpu"))
