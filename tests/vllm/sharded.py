@@ -49,6 +49,17 @@ class Group:
         return torch.cat(parts, dim)
 
 
+def builder_of(interleave, model=None):
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.NONE),
+        scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+        parallel_config=SimpleNamespace(cp_kv_cache_interleave_size=interleave),
+        model_config=model,
+    )
+    spec = SimpleNamespace(block_size=BLOCK, dcp_sharded=True)
+    return StrobeMetadataBuilder(spec, ["layer"], config, torch.device("cpu"))
+
+
 class Rank:
     """A layer of one rank: some heads of the queries, its shard of the keys in pages."""
 
@@ -60,14 +71,7 @@ class Rank:
             options["sinks"] = torch.tensor(options["sinks"])[self.own]
         self.impl = StrobeAttentionImpl(len(self.own), SIZE, SIZE**-0.5, heads_kv, **options)
         self.impl.process_weights_after_loading(torch.float32)
-        config = SimpleNamespace(
-            compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.NONE),
-            scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS),
-            parallel_config=SimpleNamespace(cp_kv_cache_interleave_size=interleave),
-            model_config=None,
-        )
-        spec = SimpleNamespace(block_size=BLOCK, dcp_sharded=True)
-        self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device("cpu"))
+        self.builder = builder_of(interleave)
         self.layer = SimpleNamespace(_k_scale=torch.tensor(1.0), _v_scale=torch.tensor(1.0))
 
     def is_own(self, head, kv, heads):
@@ -156,6 +160,8 @@ def check_refusals():
         with pytest.raises(NotImplementedError, match=f"decode context parallelism is on with {name}, which needs"):
             StrobeAttentionImpl(2, SIZE, 1.0, 1, **options)
     StrobeAttentionImpl(2, SIZE, 1.0, 1, attn_type=AttentionType.ENCODER_ONLY, sliding_window=8)
+    with pytest.raises(NotImplementedError, match="is on with spans of multimodal tokens, which needs all keys"):
+        builder_of(1, SimpleNamespace(is_mm_prefix_lm=True))
 
 
 def process(rank, world, folder):

@@ -56,6 +56,7 @@ class Server(Buffers):
     scales: tuple[float, ...] = ()
     options: dict = field(default_factory=dict)
     has_spans: bool = False  # the model has tokens that may see each other
+    rswa_window: int | None = None
     is_checked: bool = True  # keys and values are kept for the reference
 
     def __post_init__(self):
@@ -76,7 +77,7 @@ class Server(Buffers):
         layers = {"layer": SimpleNamespace(impl=self.impl)}
         config = SimpleNamespace(
             compilation_config=SimpleNamespace(cudagraph_mode=self.mode, static_forward_context=layers),
-            model_config=SimpleNamespace(is_mm_prefix_lm=self.has_spans),
+            model_config=SimpleNamespace(is_mm_prefix_lm=self.has_spans, rswa_window=self.rswa_window),
         )
         self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
         self._make_cache()

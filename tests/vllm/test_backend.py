@@ -378,6 +378,10 @@ def test_what_is_refused():
         Server(options={"kv_cache_dtype": "fp8_e5m2"})
     with pytest.raises(NotImplementedError, match="head_size is 576: it must be at most 512"):
         Server(head_size=576)
+    with pytest.raises(NotImplementedError, match=r"kv_cache_dtype is float16 and the model's torch.float32"):
+        Server(options={"kv_cache_dtype": "float16"})
+    with pytest.raises(NotImplementedError, match="the model has R-SWA, rswa_window is 128: it is not supported"):
+        Server(rswa_window=128)
     options = {"cache_dtype": "fp8", "row_invariant": False, "on_gpu": True}
     reason = "head_size is 512: with an fp8 cache on a GPU it must be at most 256"
     assert limits.combination_reason(512, torch.bfloat16, **options) == reason

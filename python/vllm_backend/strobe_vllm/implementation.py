@@ -11,7 +11,14 @@ from vllm import envs
 from vllm.v1.attention.backend import AttentionImpl, AttentionLayer, AttentionType
 
 from strobe_vllm import caches, shards
-from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason, reject_scaled_output, shards_reason
+from strobe_vllm.limits import (
+    FLOAT8_CACHES,
+    cache_dtype_reason,
+    conversion_reason,
+    head_size_reason,
+    reject_scaled_output,
+    shards_reason,
+)
 from strobe_vllm.metadata import StrobeMetadata
 
 _WITHOUT_CACHE = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
@@ -38,7 +45,11 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        reason = head_size_reason(head_size, on_gpu=False) or cache_dtype_reason(kv_cache_dtype)
+        reason = (
+            head_size_reason(head_size, on_gpu=False)
+            or cache_dtype_reason(kv_cache_dtype)
+            or conversion_reason(torch.get_default_dtype(), kv_cache_dtype)
+        )
         if reason:
             raise NotImplementedError(reason)
         self.num_heads = num_heads
@@ -200,8 +211,8 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         scales: dict[str, Tensor],
     ) -> None:
         """The keys before this step, of which each rank has a shard, and those of the step, which all have."""
-        if isinstance(step.causal, Tensor) or step.mm_prefix_range is not None:
-            raise NotImplementedError("decode context parallelism is on with causal flags or spans of a request's own")
+        if isinstance(step.causal, Tensor):
+            raise NotImplementedError("decode context parallelism is on with causal flags of requests")
         if step.context_lens is None:
             self._attend_in_place(q, *own, out, step, causal=step.causal)
             return

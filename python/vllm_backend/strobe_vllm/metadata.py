@@ -16,6 +16,7 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
+from strobe_vllm.limits import rswa_reason, shards_reason
 from strobe_vllm.shards import shard_of
 from strobe_vllm.spans import Ranges, pieces_of
 
@@ -63,10 +64,19 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         self.captures_mixed_batches = mode is not None and mode.mixed_mode() == CUDAGraphMode.FULL
         self._has_spans = _has_spans(vllm_config)
         self._shard = shard_of(kv_cache_spec, vllm_config)
+        self._check_model(vllm_config)
         if self._shard.world > 1:
             requests = vllm_config.scheduler_config.max_num_seqs
             self._context_lens = torch.zeros(requests, dtype=torch.int32, device=device)
             self.supports_draft_decode_metadata_update = False  # which would advance lengths, and not these
+
+    def _check_model(self, vllm_config: VllmConfig) -> None:
+        """NotImplementedError where limits.py has a reason: vLLM's CPU platform does not ask the backend."""
+        reason = rswa_reason(getattr(vllm_config.model_config, "rswa_window", None))
+        if self._shard.world > 1:
+            reason = reason or shards_reason({"spans of multimodal tokens": self._has_spans})
+        if reason:
+            raise NotImplementedError(reason)
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec) -> AttentionCGSupport:
