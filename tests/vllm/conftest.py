@@ -18,6 +18,10 @@ if importlib.util.find_spec("vllm") is None:
     contract.install()
     mla_contract.install()
     collect_ignore = ["test_contract.py", "test_mla_models.py", "test_models.py", "test_selection.py", "test_server.py"]
+else:
+    import installed
+
+    collect_ignore = [] if installed.HAS_MLA else ["test_mla.py", "test_mla_models.py"]
 
 
 @pytest.fixture(scope="session")

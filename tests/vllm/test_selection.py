@@ -8,10 +8,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import strobe_vllm
 import torch
+from installed import HAS_MLA, needs_mla
 from vllm.config import set_current_vllm_config
 from vllm.platforms import current_platform
 from vllm.platforms.interface import DeviceCapability
-from vllm.v1.attention import backend as vllm_backend
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
 from vllm.v1.attention.backends.mla.prefill.selector import (
@@ -23,8 +23,6 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import AttentionSelectorConfig
 
 HOPPER = DeviceCapability(9, 0)
-HAS_MLA = hasattr(vllm_backend, "max_decode_query_len")
-needs_mla = pytest.mark.skipif(not HAS_MLA, reason="models with MLA need vLLM 0.31 or later")
 DEEPSEEK = MLADimensions(qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
 
 
