@@ -6,69 +6,14 @@ import random
 from types import SimpleNamespace
 
 import pytest
-import strobe
 import torch
 from buffers import check_nothing_waits
+from kinds import KINDS, MIXED, OPTIONS, SPANS, run, step_of
 from steps import LAYOUTS, Server, captured
 from strobe_vllm import limits
 from strobe_vllm.metadata import StrobeMetadataBuilder
 
 CUDA = torch.cuda.is_available()
-DEVICES = [("cpu", torch.float32), ("cpu", torch.bfloat16)]
-if CUDA:
-    DEVICES = [("cuda", torch.bfloat16), ("cuda", torch.float16)]
-MIXED = [(0, 37), (120, 1), (200, 1), (64, 20), (0, 1), (15, 1), (16, 16), (300, 5)]
-OPTIONS = {
-    "plain": {},
-    "window": {"sliding_window": 33},
-    "sinks": {"sinks": [0.5, -1.0, 2.0, 0.0, 1.0, 3.0, -0.5, 0.25]},
-    "softcap": {"logits_soft_cap": 2.0},
-    "alibi": {"alibi_slopes": [2.0**-i for i in range(1, 9)]},
-    "window, sinks, softcap": {"sliding_window": 20, "sinks": [0.5] * 8, "logits_soft_cap": 5.0},
-}
-SPANS = (
-    [(0, 90), (120, 1), (30, 40), (64, 20), (40, 60)],
-    {
-        0: [(60, 80), (0, 19), (20, 29), (40, 40), (200, 220)],
-        1: [(100, 110)],
-        2: [(25, 44), (60, 79)],
-        3: [],
-    },
-)
-"""Requests and their spans: whole, cut by a chunk's begin and end, side by side, of one token, and behind the step."""
-SHARED = [(40, 1), (64, 3), (33, 1), (150, 20)]
-"""Requests that can have 32 keys in common."""
-OF_REQUESTS = "of requests"
-KINDS = {name: ({"options": options}, True) for name, options in OPTIONS.items()} | {
-    "fp8": ({"scales": (0.02,)}, True),
-    "fp8, a scale for each head": ({"scales": (0.02, 0.005)}, True),
-    "fp8, causal flags of requests": ({"scales": (0.02,)}, OF_REQUESTS),
-    "causal flags of requests": ({}, OF_REQUESTS),
-    "window, causal flags of requests": ({"options": {"sliding_window": 33}}, OF_REQUESTS),
-    "no causal mask": ({}, False),
-    "encoder": ({"options": {"attn_type": "encoder_only"}}, False),
-    "encoder, window": ({"options": {"attn_type": "encoder_only", "sliding_window": 9}}, False),
-    "cross-attention": ({"options": {"attn_type": "encoder_decoder"}}, False),
-}
-"""Of layers: what makes their server, and `causal` of its steps."""
-
-
-def step_of(server, lengths, causal, tokens=0):
-    """A step of a server of one of KINDS; a request of an encoder has no keys beside its own tokens."""
-    if server.options.get("attn_type") == "encoder_only":
-        lengths = [(0, new) for _, new in lengths]
-    flags = [request % 3 % 2 for request in range(len(lengths))]
-    return server.step(lengths, causal=flags if causal == OF_REQUESTS else causal, tokens=tokens)
-
-
-def run(server, step, common_prefix_len=0):
-    metadata = server.builder.build(common_prefix_len, step.common())
-    step.check(step.forward(metadata))
-
-
-@pytest.fixture(params=DEVICES, ids=lambda pair: f"{pair[0]}-{str(pair[1])[6:]}")
-def place(request):
-    return {"device": request.param[0], "dtype": request.param[1]}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -183,105 +128,6 @@ def test_cross_attention_reads_keys_of_the_encoder(place):
     step.check(out)
 
 
-@pytest.fixture
-def shared_calls(monkeypatch):
-    """The options of each call of strobe.shared_prefix_attention."""
-    calls, attend = [], strobe.shared_prefix_attention
-
-    def attend_and_note(*tensors, **options):
-        calls.append(options)
-        return attend(*tensors, **options)
-
-    monkeypatch.setattr(strobe, "shared_prefix_attention", attend_and_note)
-    return calls
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("options", ["plain", "softcap"])
-def test_shared_blocks_are_read_once(place, shared_calls, options, causal):
-    server = Server(**place, options=OPTIONS[options])
-    run(server, server.step(SHARED, causal=causal, shared=32), common_prefix_len=32)
-    assert [(call["prefix_pages"], call["causal"]) for call in shared_calls] == [(2, causal)]
-
-
-@pytest.mark.parametrize("kind", ["window", "sinks", "alibi", "fp8", "causal flags of requests"])
-def test_shared_blocks_of_layers_that_need_one_call(place, shared_calls, kind):
-    arguments, causal = KINDS[kind]
-    server = Server(**place, **arguments)
-    flags = [1, 0, 1, 0] if causal == OF_REQUESTS else causal
-    run(server, server.step(SHARED, causal=flags, shared=32), common_prefix_len=32)
-    assert shared_calls == []
-
-
-def test_a_causal_flag_of_one_request_with_shared_blocks(place, shared_calls):
-    server = Server(**place)
-    run(server, server.step([(64, 20)], causal=[0], shared=32), common_prefix_len=32)
-    assert shared_calls == []
-
-
-def test_shared_blocks_with_batch_invariance(place, shared_calls, monkeypatch):
-    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    server = Server(**place)
-    run(server, server.step(SHARED, shared=32), common_prefix_len=32)
-    assert shared_calls == []
-
-
-def test_spans_behind_shared_blocks(place, shared_calls):
-    server = Server(**place, has_spans=True)
-    step = server.step(SHARED, shared=32).with_spans({1: [(64, 66)], 3: [(140, 160), (165, 169)]})
-    run(server, step, common_prefix_len=32)
-    assert shared_calls == []
-
-
-ENOUGH = {
-    "common_prefix_len": 8192,
-    "query_lens": [1] * 8,
-    "num_query_heads": 8,
-    "num_kv_heads": 2,
-    "use_alibi": False,
-    "use_sliding_window": False,
-    "use_local_attention": False,
-    "num_sms": 132,
-    "dcp_world_size": 1,
-}
-"""What vLLM before 0.32 asks of a step, where a call of its own over the shared blocks is worth it."""
-
-
-def test_enough_shared_blocks_have_a_call_of_their_own():
-    assert Server().builder.use_cascade_attention(**ENOUGH)
-    assert Server(options=OPTIONS["softcap"]).builder.use_cascade_attention(**ENOUGH)
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"common_prefix_len": 8176},
-        {"query_lens": [1] * 7},
-        {"use_alibi": True},
-        {"use_sliding_window": True},
-        {"use_local_attention": True},
-        {"dcp_world_size": 2},
-    ],
-    ids=lambda step: next(iter(step)),
-)
-def test_steps_whose_shared_blocks_have_none(step):
-    assert not Server().builder.use_cascade_attention(**ENOUGH | step)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"has_spans": True}, *(KINDS[kind][0] for kind in ("window", "sinks", "alibi", "fp8"))],
-    ids=["spans", "window", "sinks", "alibi", "fp8"],
-)
-def test_layers_whose_shared_blocks_have_none(arguments):
-    assert not Server(**arguments).builder.use_cascade_attention(**ENOUGH)
-
-
-def test_batch_invariant_steps_have_one_call(monkeypatch):
-    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    assert not Server().builder.use_cascade_attention(**ENOUGH)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_captured_step_is_replayed_with_other_batches(place, kind):
     """vLLM captures a graph with as short queries as can be, and replays it with any batch of as many tokens."""
@@ -335,12 +181,6 @@ def test_nothing_waits_for_the_device(kind):
 def test_spans_do_not_wait_for_the_device():
     server = Server(device="cuda", dtype=torch.bfloat16, has_spans=True)
     check_nothing_waits(server, server.step(SPANS[0]).with_spans(SPANS[1]))
-
-
-@needs_gpu
-def test_shared_blocks_do_not_wait_for_the_device():
-    server = Server(device="cuda", dtype=torch.bfloat16)
-    check_nothing_waits(server, server.step(SHARED, shared=32), common_prefix_len=32)
 
 
 def test_batch_invariance(place, monkeypatch):

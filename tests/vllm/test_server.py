@@ -20,7 +20,7 @@ from runs import HERE, environment
 
 CLIENTS, REQUESTS, TOKENS = 32, 2, 32
 BLOCK = 32
-SECONDS = 300  # for the server to start, and for a request
+SECONDS = 900  # for the server to start on a busy machine, and for a request
 
 
 def free_port() -> int:
@@ -109,8 +109,14 @@ def serve(model, backend, log):
     return answers, made / seconds, (made + sum(map(len, batch))) / seconds
 
 
-@pytest.mark.parametrize("name", [SERVED, "gpt_oss"])
-def test_clients_get_the_tokens_of_the_own_backend(tmp_path, name):
+def missing(prompt: list[int], answer: Answer) -> int:
+    """How many tokens of a second request lie in whole blocks of the first one and were not found in the cache."""
+    return (len(prompt) + TOKENS - 1) // BLOCK * BLOCK - answer.cached  # the last token's keys are never written
+
+
+@pytest.mark.parametrize(("name", "not_found"), [(SERVED, 0), ("gpt_oss", BLOCK)])
+def test_clients_get_the_tokens_of_the_own_backend(tmp_path, name, not_found):
+    """In models with windows vLLM finds one block less, with its own backend, too."""
     model = make(name, tmp_path, HERE.parents[1] / "docs" / "algorithm.md")
     results = {}
     for backend in ("own", "strobe"):
@@ -119,5 +125,6 @@ def test_clients_get_the_tokens_of_the_own_backend(tmp_path, name):
     tokens = {backend: [[a.tokens for a in answers] for answers in clients] for backend, clients in results.items()}
     assert [client for client in range(CLIENTS) if tokens["strobe"][client] != tokens["own"][client]] == []
     assert all(len(answer.tokens) == TOKENS for answers in results["strobe"] for answer in answers)
-    for prompt, (_, second) in zip(prompts(), results["strobe"], strict=True):
-        assert second.cached == (len(prompt) + TOKENS - 1) // BLOCK * BLOCK  # the last token's keys are never written
+    for backend in results:
+        found = [missing(prompt, second) for prompt, (_, second) in zip(prompts(), results[backend], strict=True)]
+        assert found == [not_found] * CLIENTS
