@@ -20,6 +20,7 @@ class Buffers:
             self.seq_lens = torch.zeros(self.max_requests, dtype=torch.int32)
             self.block_table = torch.zeros(self.max_requests, self.max_blocks, dtype=torch.int32)
             self.slots = torch.full((self.max_tokens,), -1, dtype=torch.int64)
+            self.causal = torch.ones(self.max_requests, dtype=torch.int32)
 
     def shuffled_blocks(self) -> list[int]:
         """All blocks, for a step whose requests have none yet."""
@@ -43,6 +44,11 @@ class Buffers:
         self.seq_lens.fill_(0)
         self.seq_lens[: len(lengths)] = torch.tensor([sum(pair) for pair in lengths], dtype=torch.int32)
 
+    def set_causal(self, flags: list[int]) -> torch.Tensor:
+        """The flags of requests, in their buffer."""
+        self.causal[: len(flags)] = torch.tensor(flags, dtype=torch.int32)
+        return self.causal[: len(flags)]
+
     def common(self, step: Any, requests: int | None, longest: int | None, **others: Any) -> CommonAttentionMetadata:
         """Of a step with lengths, tokens and causal; of as many requests, and with that bound on their queries."""
         count = len(step.lengths) if requests is None else requests
@@ -56,19 +62,19 @@ class Buffers:
             "max_seq_len": max(sum(pair) for pair in step.lengths),
             "block_table_tensor": self.block_table[:count],
             "slot_mapping": self.slots[: step.tokens],
-            "causal": step.causal,
+            "causal": self.causal[:count] if isinstance(step.causal, torch.Tensor) else step.causal,
             "seq_lens_cpu_upper_bound": self.seq_lens[:count].cpu(),
         }
         return CommonAttentionMetadata(**plain | others)
 
 
-def check_nothing_waits(server: Any, step: Any):
+def check_nothing_waits(server: Any, step: Any, common_prefix_len: int = 0):
     """On a GPU neither the builder nor a layer's step reads a number back."""
     common = step.common()
-    step.forward(server.builder.build(0, common))
+    step.forward(server.builder.build(common_prefix_len, common))
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        step.forward(server.builder.build(0, common))
+        step.forward(server.builder.build(common_prefix_len, common))
     finally:
         torch.cuda.set_sync_debug_mode("default")

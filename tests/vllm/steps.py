@@ -55,6 +55,8 @@ class Server(Buffers):
     seed: int = 0
     scales: tuple[float, ...] = ()
     options: dict = field(default_factory=dict)
+    has_spans: bool = False  # the model has tokens that may see each other
+    rswa_window: int | None = None
     is_checked: bool = True  # keys and values are kept for the reference
 
     def __post_init__(self):
@@ -72,7 +74,11 @@ class Server(Buffers):
             scale = torch.tensor(self.scales or 1.0)
             self.layer = Layer(scale, scale * 0.5)
         spec = SimpleNamespace(block_size=self.block_size)
-        config = SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=self.mode))
+        layers = {"layer": SimpleNamespace(impl=self.impl)}
+        config = SimpleNamespace(
+            compilation_config=SimpleNamespace(cudagraph_mode=self.mode, static_forward_context=layers),
+            model_config=SimpleNamespace(is_mm_prefix_lm=self.has_spans, rswa_window=self.rswa_window),
+        )
         self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
         self._make_cache()
 
@@ -137,7 +143,7 @@ class Step:
             start += new
         server.set_lengths(lengths)
         if isinstance(causal, list):
-            self.causal = torch.tensor(causal, dtype=torch.int32, device=server.device)
+            self.causal = server.set_causal(causal)
 
     def with_spans(self, spans: dict[int, list[tuple[int, int]]]) -> "Step":
         """The step with spans of tokens that see each other, by request."""

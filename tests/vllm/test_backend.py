@@ -1,39 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata builder and implementation, driven as vLLM drives them, against float64; on a GPU also in CUDA graphs."""
 
+import dataclasses
 import random
 from types import SimpleNamespace
 
 import pytest
 import torch
 from buffers import check_nothing_waits
+from kinds import KINDS, MIXED, OPTIONS, SPANS, run, step_of
 from steps import LAYOUTS, Server, captured
 from strobe_vllm import limits
 from strobe_vllm.metadata import StrobeMetadataBuilder
 
 CUDA = torch.cuda.is_available()
-DEVICES = [("cpu", torch.float32), ("cpu", torch.bfloat16)]
-if CUDA:
-    DEVICES = [("cuda", torch.bfloat16), ("cuda", torch.float16)]
-MIXED = [(0, 37), (120, 1), (200, 1), (64, 20), (0, 1), (15, 1), (16, 16), (300, 5)]
-OPTIONS = {
-    "plain": {},
-    "window": {"sliding_window": 33},
-    "sinks": {"sinks": [0.5, -1.0, 2.0, 0.0, 1.0, 3.0, -0.5, 0.25]},
-    "softcap": {"logits_soft_cap": 2.0},
-    "alibi": {"alibi_slopes": [2.0**-i for i in range(1, 9)]},
-    "window, sinks, softcap": {"sliding_window": 20, "sinks": [0.5] * 8, "logits_soft_cap": 5.0},
-}
-
-
-def run(server, step, common_prefix_len=0):
-    metadata = server.builder.build(common_prefix_len, step.common())
-    step.check(step.forward(metadata))
-
-
-@pytest.fixture(params=DEVICES, ids=lambda pair: f"{pair[0]}-{str(pair[1])[6:]}")
-def place(request):
-    return {"device": request.param[0], "dtype": request.param[1]}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -87,22 +67,29 @@ def test_causal_flags_of_requests(place, window):
 @pytest.mark.parametrize("optimism", [0, 3])
 @pytest.mark.parametrize("window", [None, 24])
 def test_spans_of_tokens_that_see_each_other(place, window, optimism):
-    """Prompts with images: whole, cut by a chunk's begin and end, side by side, of one token, and behind the step."""
-    server = Server(**place, options={"sliding_window": window})
-    step = server.step([(0, 90), (120, 1), (30, 40), (64, 20), (40, 60)])
-    step.with_spans(
-        {
-            0: [(60, 80), (0, 19), (20, 29), (40, 40), (200, 220)],
-            1: [(100, 110)],
-            2: [(25, 44), (60, 79)],
-            3: [],
-        }
-    )
+    server = Server(**place, options={"sliding_window": window}, has_spans=True)
+    step = server.step(SPANS[0]).with_spans(SPANS[1])
     step.optimism = torch.tensor([0, optimism, 0, optimism, 0], dtype=torch.int32)  # of decodes alone
     common = step.common()
     metadata = server.builder.build(0, common)
     assert metadata.mm_prefix_range.query_start_loc.shape[0] > metadata.query_start_loc.shape[0]
     step.check(step.forward(metadata))
+
+
+def test_spans_over_the_blocks_of_another_group(place):
+    """Groups of layers have blocks of their own and share the rest of a step's metadata."""
+    server = Server(**place, has_spans=True)
+    step = server.step(SPANS[0]).with_spans(SPANS[1])
+    common = step.common()
+    others = dataclasses.replace(
+        common,
+        block_table_tensor=torch.zeros_like(common.block_table_tensor),
+        slot_mapping=torch.full_like(common.slot_mapping, -1),
+    )
+    metadata = server.builder.build(0, others)
+    step.check(
+        step.forward(server.builder.update_block_table(metadata, common.block_table_tensor, common.slot_mapping))
+    )
 
 
 def test_steps_behind_their_spans_are_plain():
@@ -141,16 +128,13 @@ def test_cross_attention_reads_keys_of_the_encoder(place):
     step.check(out)
 
 
-def test_shared_blocks_are_read_once(place):
-    server = Server(**place)
-    run(server, server.step([(40, 1), (64, 3), (33, 1), (150, 20)], shared=32), common_prefix_len=32)
-
-
-def test_a_captured_step_is_replayed_with_other_batches(place):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_captured_step_is_replayed_with_other_batches(place, kind):
     """vLLM captures a graph with as short queries as can be, and replays it with any batch of as many tokens."""
-    server = Server(**place, options={"sliding_window": 200})
+    arguments, causal = KINDS[kind]
+    server = Server(**place, **arguments)
     tokens, requests = 64, 12
-    first = server.step([(5, 6), *[(9, 5)] * 10, (3, 8)], tokens=tokens)
+    first = step_of(server, [(5, 6), *[(9, 5)] * 10, (3, 8)], causal, tokens)
     common = first.common(requests, longest=8)
     metadata = server.builder.build_for_cudagraph_capture(common)
     held = {name: getattr(first, name) for name in ("q", "k", "v")}
@@ -162,7 +146,7 @@ def test_a_captured_step_is_replayed_with_other_batches(place):
         [(0, 40), (211, 1), (17, 1), (90, 4)],
         [(31, 1)] * 3 + [(32, 30), (0, 31)],
     ):
-        step = server.step(lengths, tokens=tokens)
+        step = step_of(server, lengths, causal, tokens)
         server.builder.build(0, step.common(requests))
         for name, tensor in held.items():
             tensor.copy_(getattr(step, name))
@@ -181,12 +165,22 @@ def test_a_batch_of_uniform_queries_is_captured_as_one():
     assert server.builder.build_for_cudagraph_capture(step.common()).max_query_len == 12
 
 
-def test_nothing_waits_for_the_device():
+needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_waits_for_the_device(kind):
     """Neither the builder nor a layer's step reads a number back."""
-    if not CUDA:
-        pytest.skip("needs a GPU")
-    server = Server(device="cuda", dtype=torch.bfloat16)
-    check_nothing_waits(server, server.step(MIXED))
+    arguments, causal = KINDS[kind]
+    server = Server(device="cuda", dtype=torch.bfloat16, **arguments)
+    check_nothing_waits(server, step_of(server, MIXED, causal))
+
+
+@needs_gpu
+def test_spans_do_not_wait_for_the_device():
+    server = Server(device="cuda", dtype=torch.bfloat16, has_spans=True)
+    check_nothing_waits(server, server.step(SPANS[0]).with_spans(SPANS[1]))
 
 
 def test_batch_invariance(place, monkeypatch):
@@ -224,6 +218,10 @@ def test_what_is_refused():
         Server(options={"kv_cache_dtype": "fp8_e5m2"})
     with pytest.raises(NotImplementedError, match="head_size is 576: it must be at most 512"):
         Server(head_size=576)
+    with pytest.raises(NotImplementedError, match=r"kv_cache_dtype is float16 and the model's torch.float32"):
+        Server(options={"kv_cache_dtype": "float16"})
+    with pytest.raises(NotImplementedError, match="the model has R-SWA, rswa_window is 128: it is not supported"):
+        Server(rswa_window=128)
     options = {"cache_dtype": "fp8", "row_invariant": False, "on_gpu": True}
     reason = "head_size is 512: with an fp8 cache on a GPU it must be at most 256"
     assert limits.combination_reason(512, torch.bfloat16, **options) == reason

@@ -7,6 +7,7 @@ import inspect
 import contract
 import mla_contract
 import pytest
+from installed import needs_mla
 from vllm import envs
 from vllm.config import CUDAGraphMode
 from vllm.model_executor.layers.attention import mla_attention
@@ -35,6 +36,7 @@ def test_builders_are_made_alike():
     assert list(ours) == list(theirs)
 
 
+@needs_mla
 @pytest.mark.parametrize(
     ("theirs", "name"),
     [
@@ -49,6 +51,7 @@ def test_classes_of_mla_have_the_fields_of_vllm(theirs, name):
     assert fields == [field.name for field in dataclasses.fields(getattr(theirs, name)) if field.name in fields]
 
 
+@needs_mla
 @pytest.mark.parametrize(
     ("theirs", "name"),
     [
@@ -64,6 +67,7 @@ def test_methods_of_mla_are_called_alike(theirs, name):
     assert list(signatures[0]) == list(signatures[1])
 
 
+@needs_mla
 @pytest.mark.parametrize(
     ("theirs", "name"),
     [

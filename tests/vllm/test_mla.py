@@ -283,6 +283,7 @@ def test_profiling_runs_have_no_cache():
         ({"qk_rope_head_dim": 0}, "a layer of MLA has qk_rope_head_dim of 0"),
         ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype is fp8_e5m2: it must be one of auto, float16, bfloat16, fp8"),
         ({"kv_cache_dtype": "fp8_ds_mla"}, "kv_cache_dtype is fp8_ds_mla: it must be one of auto"),
+        ({"kv_cache_dtype": "bfloat16"}, "kv_cache_dtype is bfloat16 and the model's torch.float32: they must"),
     ],
 )
 def test_what_is_refused(options, reason):
@@ -300,7 +301,7 @@ def test_what_a_gpu_lacks_is_refused():
     reason = "dtype is torch.float32: with MLA on a GPU it must be torch.float16 or torch.bfloat16"
     assert limits.mla_combination_reason(torch.float32, "auto", on_gpu=True) == reason
     assert limits.mla_combination_reason(torch.float32, "auto", on_gpu=False) is None
-    reason = "kv_cache_dtype is float16 and the model's torch.bfloat16: they must be the same"
+    reason = "kv_cache_dtype is float16 and the model's torch.bfloat16: they must be the same, or the cache fp8"
     assert limits.mla_combination_reason(torch.bfloat16, "float16", on_gpu=True) == reason
 
 

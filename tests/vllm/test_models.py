@@ -74,6 +74,12 @@ def test_ranks_that_share_keys(model, own, name, ranks, engine):
     check_run(ours, own(name))
 
 
+def test_what_is_missing_is_said_when_a_model_is_loaded(model):
+    reason = r"NotImplementedError: kv_cache_dtype is bfloat16 and the model's torch\.float32: they must be the same"
+    with pytest.raises(AssertionError, match=reason):
+        generate(model("llama"), "strobe", engine={"kv_cache_dtype": "bfloat16"}, turns=0)
+
+
 @pytest.mark.parametrize(
     ("engine", "least", "bound"), [({"dtype": "bfloat16"}, 13, 0.05), ({"kv_cache_dtype": "fp8"}, 10, 0.25)]
 )

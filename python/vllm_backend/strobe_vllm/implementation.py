@@ -11,7 +11,14 @@ from vllm import envs
 from vllm.v1.attention.backend import AttentionImpl, AttentionLayer, AttentionType
 
 from strobe_vllm import caches, shards
-from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, head_size_reason, reject_scaled_output, shards_reason
+from strobe_vllm.limits import (
+    FLOAT8_CACHES,
+    cache_dtype_reason,
+    conversion_reason,
+    head_size_reason,
+    reject_scaled_output,
+    shards_reason,
+)
 from strobe_vllm.metadata import StrobeMetadata
 
 _WITHOUT_CACHE = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
@@ -38,7 +45,11 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         kv_sharing_target_layer_name: str | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        reason = head_size_reason(head_size, on_gpu=False) or cache_dtype_reason(kv_cache_dtype)
+        reason = (
+            head_size_reason(head_size, on_gpu=False)
+            or cache_dtype_reason(kv_cache_dtype)
+            or conversion_reason(torch.get_default_dtype(), kv_cache_dtype)
+        )
         if reason:
             raise NotImplementedError(reason)
         self.num_heads = num_heads
@@ -70,6 +81,12 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         )
         if reason:
             raise NotImplementedError(reason)
+
+    @property
+    def needs_one_call(self) -> bool:
+        """Whether the layer has what strobe.shared_prefix_attention lacks: the builder asks before a step is built."""
+        by_position = self.sliding_window is not None or self._slopes is not None
+        return by_position or self.sinks is not None or self.is_float8 or self._row_invariant
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Sinks in float32: the parameter that was given has its values only now."""
@@ -106,12 +123,12 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         options = self._scales(layer) | {"page_table": attn_metadata.block_table, "seqused_k": attn_metadata.seq_lens}
         if self.dcp_world_size > 1:
             self._attend_over_shards(q, (key[:tokens], value[:tokens]), (k, v), out, attn_metadata, self._scales(layer))
-        elif attn_metadata.shared_blocks > 0 and self._sink is None and not self.is_float8:
-            self._attend_shared(q, k, v, out, attn_metadata)
         elif attn_metadata.mm_prefix_range is not None:
             self._attend_by_span(q, k, v, out, attn_metadata.mm_prefix_range, options)
         elif isinstance(attn_metadata.causal, Tensor):
             self._attend_by_request(q, k, v, out, attn_metadata, options)
+        elif attn_metadata.shared_tokens > 0 and not self.needs_one_call:
+            self._attend_shared(q, k, v, out, attn_metadata, causal=attn_metadata.causal)
         else:
             self._attend(q, k, v, out, attn_metadata, causal=attn_metadata.causal, **options)
         return output
@@ -194,8 +211,8 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         scales: dict[str, Tensor],
     ) -> None:
         """The keys before this step, of which each rank has a shard, and those of the step, which all have."""
-        if isinstance(step.causal, Tensor) or step.mm_prefix_range is not None:
-            raise NotImplementedError("decode context parallelism is on with causal flags or spans of a request's own")
+        if isinstance(step.causal, Tensor):
+            raise NotImplementedError("decode context parallelism is on with causal flags of requests")
         if step.context_lens is None:
             self._attend_in_place(q, *own, out, step, causal=step.causal)
             return
@@ -236,7 +253,9 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         self._attend(q, k, v, rest, step, causal=False, window=window, seqused_q=queries - with_mask, **options)
         out.add_(rest)
 
-    def _attend_shared(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata) -> None:
+    def _attend_shared(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, step: StrobeMetadata, *, causal: bool
+    ) -> None:
         """Blocks that all requests share are read once."""
         strobe.shared_prefix_attention(
             rows(q),
@@ -244,10 +263,10 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             v,
             page_table=step.block_table,
             seqused_k=step.seq_lens,
-            prefix_pages=step.shared_blocks,
+            prefix_pages=step.shared_tokens // k.shape[1],
             cu_seqlens_q=step.query_start_loc,
             max_seqlen_q=step.max_query_len,
-            causal=bool(step.causal),
+            causal=causal,
             out=out,
             **self._scores,
         )

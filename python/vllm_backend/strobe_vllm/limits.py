@@ -25,6 +25,19 @@ def cache_dtype_reason(cache_dtype: str | None) -> str | None:
     return f"kv_cache_dtype is {cache_dtype}: it must be one of {', '.join(CACHE_DTYPES)}"
 
 
+def conversion_reason(dtype: torch.dtype, cache_dtype: str | None) -> str | None:
+    """Why a cache of 16 bits is not read by queries of dtype."""
+    stored = _CACHES.get(cache_dtype or "auto")
+    if stored in (None, dtype):
+        return None
+    return f"kv_cache_dtype is {cache_dtype} and the model's {dtype}: they must be the same, or the cache fp8"
+
+
+def rswa_reason(window: int | None) -> str | None:
+    """Why a model with reference sliding windows is not served, which see a prompt and the last generated tokens."""
+    return None if window is None else f"the model has R-SWA, rswa_window is {window}: it is not supported"
+
+
 def shards_reason(options: dict[str, bool]) -> str | None:
     """Why a layer's keys cannot be shared among ranks; by name, whether the layer has what needs all of them."""
     named = _first_given(options)
@@ -38,7 +51,7 @@ def combination_reason(
 ) -> str | None:
     """Why engines serve each of these alone and not all of them together."""
     is_float8 = cache_dtype in FLOAT8_CACHES
-    return _conversion_reason(dtype, cache_dtype, ", or the cache fp8") or limits.combination_reason(
+    return conversion_reason(dtype, cache_dtype) or limits.combination_reason(
         head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant
     )
 
@@ -53,7 +66,7 @@ def mla_combination_reason(dtype: torch.dtype, cache_dtype: str | None, *, on_gp
     """Why latents are served of each of these alone and not of all of them together."""
     if on_gpu and dtype == torch.float32:
         return "dtype is torch.float32: with MLA on a GPU it must be torch.float16 or torch.bfloat16"
-    return cache_dtype_reason(cache_dtype) or _conversion_reason(dtype, cache_dtype, "")
+    return cache_dtype_reason(cache_dtype) or conversion_reason(dtype, cache_dtype)
 
 
 def mla_float8_reason(cache_dtype: str | None, head_size: int, capability: tuple[int, int]) -> str | None:
@@ -99,10 +112,3 @@ def reject_scaled_output(*scales: Tensor | None) -> None:
 
 def _first_given(options: dict[str, bool]) -> str | None:
     return next((name for name, is_given in options.items() if is_given), None)
-
-
-def _conversion_reason(dtype: torch.dtype, cache_dtype: str | None, otherwise: str) -> str | None:
-    stored = _CACHES.get(cache_dtype or "auto")
-    if stored in (None, dtype):
-        return None
-    return f"kv_cache_dtype is {cache_dtype} and the model's {dtype}: they must be the same{otherwise}"

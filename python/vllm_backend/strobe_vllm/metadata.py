@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from vllm import envs
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.v1.attention.backend import (
     AttentionCGSupport,
@@ -17,6 +16,7 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
+from strobe_vllm.limits import rswa_reason, shards_reason
 from strobe_vllm.shards import shard_of
 from strobe_vllm.spans import Ranges, pieces_of
 
@@ -38,13 +38,15 @@ class StrobeMetadata(AttentionMetadata):
     block_table: Tensor
     slot_mapping: Tensor
     causal: bool | Tensor = True
-    shared_blocks: int = 0
-    """The first columns of block_table that are the same for all requests, where they are to be read once."""
+    shared_tokens: int = 0
+    """How many keys in whole blocks all requests begin with, where they are to be read once."""
     context_lens: Tensor | None = None
     """[num_reqs], where ranks share the keys: how many from before this step this rank has. None: there are none."""
     mm_prefix_range: "StrobeMetadata | None" = None
     """Where a request has spans of tokens that see each other: the pieces of spans.py as requests. vLLM's models set
     the field of this name to None for layers without such spans."""
+    requests: Tensor | None = None
+    """[num_pieces] int32, in the metadata of pieces: the request of each, whose row of a block table it reads."""
 
 
 class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
@@ -60,18 +62,26 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         mode = vllm_config.compilation_config.cudagraph_mode
         self.captures_mixed_batches = mode is not None and mode.mixed_mode() == CUDAGraphMode.FULL
+        self._has_spans = _has_spans(vllm_config)
         self._shard = shard_of(kv_cache_spec, vllm_config)
+        self._check_model(vllm_config)
         if self._shard.world > 1:
             requests = vllm_config.scheduler_config.max_num_seqs
             self._context_lens = torch.zeros(requests, dtype=torch.int32, device=device)
             self.supports_draft_decode_metadata_update = False  # which would advance lengths, and not these
 
+    def _check_model(self, vllm_config: VllmConfig) -> None:
+        """NotImplementedError where limits.py has a reason: vLLM's CPU platform does not ask the backend."""
+        reason = rswa_reason(getattr(vllm_config.model_config, "rswa_window", None))
+        if self._shard.world > 1:
+            reason = reason or shards_reason({"spans of multimodal tokens": self._has_spans})
+        if reason:
+            raise NotImplementedError(reason)
+
     @classmethod
     def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec) -> AttentionCGSupport:
         """Spans of tokens that see each other change the number of requests: no graph has prompts of such models."""
-        model = vllm_config.model_config
-        has_spans = model is not None and model.is_mm_prefix_lm
-        return AttentionCGSupport.UNIFORM_BATCH if has_spans else cls._cudagraph_support
+        return AttentionCGSupport.UNIFORM_BATCH if _has_spans(vllm_config) else cls._cudagraph_support
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -87,7 +97,7 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             block_table=common.block_table_tensor,
             slot_mapping=common.slot_mapping,
             causal=common.causal,
-            shared_blocks=common_prefix_len // self.kv_cache_spec.block_size,
+            shared_tokens=common_prefix_len,
         )
         if self._shard.world > 1 and _has_context(common):
             metadata.context_lens = self._update_context_lens(common)
@@ -124,6 +134,7 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             seq_lens=metadata.seq_lens[requests] - behind,
             block_table=metadata.block_table[requests],
             causal=self._upload([int(piece.is_causal) for piece in pieces]),
+            requests=requests,
         )
 
     def _upload(self, numbers: list[int]) -> Tensor:
@@ -140,7 +151,11 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         return metadata
 
     def update_block_table(self, metadata: StrobeMetadata, blk_table: Tensor, slot_mapping: Tensor) -> StrobeMetadata:
-        return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
+        """The same step over the blocks of another group of layers."""
+        pieces = metadata.mm_prefix_range
+        if pieces is not None:
+            pieces = replace(pieces, block_table=blk_table[pieces.requests], slot_mapping=slot_mapping)
+        return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping, mm_prefix_range=pieces)
 
     def update_draft_decode_metadata(self, metadata: StrobeMetadata) -> None:
         """The tensors are vLLM's own, which it has advanced."""
@@ -160,10 +175,21 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         """Whether the blocks that all requests share are worth a call of their own; asked by vLLM before 0.32.
 
         Eight sequences with 8,192 shared keys take 0.75 of a plain call's time on an H200 (docs/serving.md); less work
-        was not measured. Positions are lost in that call, and a row's bits depend on the batch.
+        was not measured. Positions are lost in that call, and spans are calls of their own.
         """
-        by_position = use_alibi or use_sliding_window or use_local_attention or dcp_world_size > 1
-        return not (by_position or envs.VLLM_BATCH_INVARIANT) and len(query_lens) >= 8 and common_prefix_len >= 8192
+        is_enough = len(query_lens) >= 8 and common_prefix_len >= 8192
+        by_position = use_alibi or use_sliding_window or use_local_attention or self._has_spans
+        return is_enough and not by_position and dcp_world_size == 1 and not self._layers_need_one_call()
+
+    def _layers_need_one_call(self) -> bool:
+        layers = self.vllm_config.compilation_config.static_forward_context
+        return any(layers[name].impl.needs_one_call for name in self.layer_names)
+
+
+def _has_spans(vllm_config: VllmConfig) -> bool:
+    """Whether tokens of images or the like may see each other in the model's layers."""
+    model = vllm_config.model_config
+    return model is not None and bool(model.is_mm_prefix_lm)
 
 
 def _has_context(common: CommonAttentionMetadata) -> bool:

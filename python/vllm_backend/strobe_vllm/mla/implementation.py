@@ -8,6 +8,7 @@ over keys and values of each head, it hands to a backend of its own: prefill.py.
 from typing import Any
 
 import strobe
+import torch
 from strobe.torch.context_parallel.decode import shard_options
 from torch import Tensor
 from vllm import envs
@@ -17,7 +18,7 @@ from vllm.platforms import current_platform
 from vllm.v1.attention.backend import AttentionLayer, AttentionType, max_decode_query_len
 
 from strobe_vllm import caches
-from strobe_vllm.limits import FLOAT8_CACHES, cache_dtype_reason, mla_decodes_reason, mla_layer_reason
+from strobe_vllm.limits import FLOAT8_CACHES, mla_combination_reason, mla_decodes_reason, mla_layer_reason
 from strobe_vllm.mla.contexts import with_converted_contexts
 from strobe_vllm.mla.metadata import StrobeMLADecodeMetadata, StrobeMLAMetadata
 
@@ -55,7 +56,7 @@ class StrobeMLAImpl(MLACommonImpl[StrobeMLAMetadata]):
                 "VLLM_BATCH_INVARIANT": bool(envs.VLLM_BATCH_INVARIANT),
             }
         )
-        reason = layer_reason or cache_dtype_reason(kv_cache_dtype)
+        reason = layer_reason or mla_combination_reason(torch.get_default_dtype(), kv_cache_dtype, on_gpu=False)
         if reason:
             raise NotImplementedError(reason)
         super().__init__(
