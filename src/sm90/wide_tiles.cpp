@@ -46,8 +46,7 @@ WideRegisters shared_registers(const Config& config) {
   if (splits && rule.varlen) return {40, 152, 192};
   if (splits) return rule.query_values ? WideRegisters{48, 144, 256} : WideRegisters{40, 152, 256};
   if (!rule.mask_right) return {32, 160, 384};
-  if (rule.varlen && rule.query_values) return {40, 152, 320};
-  return config.keys == forward::KeySource::page_blocks ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 320};
+  return rule.varlen ? WideRegisters{40, 152, 256} : WideRegisters{32, 160, 320};
 }
 
 /// With a second query and V apart the producer has a tensor more.
