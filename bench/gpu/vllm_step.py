@@ -2,11 +2,11 @@
 """A layer's part of a vLLM step on a GPU: vllm_step.py [OUT.json]
 
 The backend of strobe-vllm writes new keys and values to slots of a cache and computes attention over it, as vLLM calls
-it, in the CUDA graph that vLLM captures for any batch of as many tokens, and in one for this shape. With FA3_SITE, the
-folder of FlashAttention-3's flash_attn_interface, beside its flash_attn_with_kvcache, which writes and attends in one
-call. Steps of prompts alone and layers of encoders are also beside its flash_attn_varlen_func over the packed new keys;
-it writes nothing, as encoders do. Times are medians between CUDA events, in turns. Where vLLM is missing,
-tests/vllm/contract.py stands for it.
+it, in the CUDA graph that vLLM captures for any batch of as many tokens, in one for this shape, and without vLLM's
+graphs, as steps of many tokens run. With FA3_SITE, the folder of FlashAttention-3's flash_attn_interface, beside its
+flash_attn_with_kvcache, which writes and attends in one call. Steps of prompts alone and layers of encoders are also
+beside its flash_attn_varlen_func over the packed new keys; it writes nothing, as encoders do. Times are medians between
+CUDA events, in turns. Where vLLM is missing, tests/vllm/contract.py stands for it.
 """
 
 import importlib
@@ -94,9 +94,8 @@ def runs_of(lengths, rival, *, is_encoder=False):
     runs = {}
     for name, mode in (("any batch", CUDAGraphMode.FULL), ("this shape", CUDAGraphMode.FULL_AND_PIECEWISE)):
         server, step = step_of(lengths, mode, is_encoder=is_encoder)
-        metadata = server.builder.build_for_cudagraph_capture(step.common())
-        out = torch.empty_like(step.q)
-        runs[name] = captured(lambda step=step, metadata=metadata, out=out: step.forward(metadata, out))
+        runs[name] = run_of(step, server.builder.build_for_cudagraph_capture(step.common()))
+    runs["no graph"] = run_of(step, server.builder.build(0, step.common()))
     if rival is None:
         return runs
     if not is_encoder:
@@ -105,6 +104,11 @@ def runs_of(lengths, rival, *, is_encoder=False):
     if all(context == 0 for context, _ in lengths):
         runs["FlashAttention-3, packed"] = captured(lambda: over_packed_keys(rival, server, step))
     return runs
+
+
+def run_of(step, metadata):
+    out = torch.empty_like(step.q)
+    return captured(lambda: step.forward(metadata, out))
 
 
 def over_cache(rival, server, step, before):

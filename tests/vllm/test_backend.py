@@ -128,6 +128,37 @@ def test_cross_attention_reads_keys_of_the_encoder(place):
     step.check(out)
 
 
+def test_steps_without_context_read_their_own_keys(place):
+    """The cache has NaN, as what they write is not written here."""
+    server = Server(**place)
+    step = server.step([(0, 37), (0, 1), (0, 20)], tokens=64)
+    server.cache.fill_(torch.nan)
+    metadata = server.builder.build(0, step.common())
+    out = torch.full_like(step.q, torch.nan)
+    server.impl.forward(server.layer, step.q, step.k, step.v, server.cache, metadata, out)
+    step.check(out)
+
+
+@pytest.mark.parametrize("case", ["context", "capture", "drafts", "another layer's cache", "fp8", "batch invariance"])
+def test_what_reads_the_cache(place, case, monkeypatch):
+    """Without keys of its own a layer has the cache alone."""
+    if case == "batch invariance":
+        monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    options = {"kv_sharing_target_layer_name": "first"} if case == "another layer's cache" else {}
+    server = Server(**place, options=options, scales=(0.05,) if case == "fp8" else ())
+    step = server.step([(0, 37), (9 if case == "context" else 0, 1)])
+    builder = server.builder
+    metadata = (
+        builder.build_for_cudagraph_capture(step.common()) if case == "capture" else builder.build(0, step.common())
+    )
+    if case == "drafts":
+        builder.update_draft_decode_metadata(metadata)
+    server.impl.do_kv_cache_update(server.layer, step.k, step.v, server.cache, metadata.slot_mapping)
+    out = torch.full_like(step.q, torch.nan)
+    server.impl.forward(server.layer, step.q, None, None, server.cache, metadata, out)
+    step.check(out)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_captured_step_is_replayed_with_other_batches(place, kind):
     """vLLM captures a graph with as short queries as can be, and replays it with any batch of as many tokens."""

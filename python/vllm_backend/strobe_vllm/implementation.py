@@ -88,6 +88,11 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         by_position = self.sliding_window is not None or self._slopes is not None
         return by_position or self.sinks is not None or self.is_float8 or self._row_invariant
 
+    def _reads_own_keys(self, step: StrobeMetadata) -> bool:
+        """Whether the step's keys and values, as the cache holds them, are all that its queries see."""
+        has_own = self.attn_type == AttentionType.DECODER and self.kv_sharing_target_layer_name is None
+        return has_own and not step.has_context and not self.is_float8 and not self._row_invariant
+
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Sinks in float32: the parameter that was given has its values only now."""
         if self.sinks is not None:
@@ -127,6 +132,8 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             self._attend_by_span(q, k, v, out, attn_metadata.mm_prefix_range, options)
         elif isinstance(attn_metadata.causal, Tensor):
             self._attend_by_request(q, k, v, out, attn_metadata, options)
+        elif self._reads_own_keys(attn_metadata):
+            self._attend_in_place(q, key[:tokens], value[:tokens], out, attn_metadata, causal=attn_metadata.causal)
         elif attn_metadata.shared_tokens > 0 and not self.needs_one_call:
             self._attend_shared(q, k, v, out, attn_metadata, causal=attn_metadata.causal)
         else:
@@ -197,7 +204,7 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         causal: bool = False,
         **options: Any,
     ) -> Any:
-        """Keys and values are the call's own: of encoders, which have no cache, or of a step."""
+        """Keys and values are the call's own: of encoders, which have no cache, or of a step without context."""
         own = {"cu_seqlens_k": step.query_start_loc, "max_seqlen_k": step.max_query_len}
         return self._attend(q, rows(k), rows(v), out, step, causal=causal, **own, **options)
 

@@ -40,6 +40,8 @@ class StrobeMetadata(AttentionMetadata):
     causal: bool | Tensor = True
     shared_tokens: int = 0
     """How many keys in whole blocks all requests begin with, where they are to be read once."""
+    has_context: bool = True
+    """False: queries see no keys but this step's own, which need not be read out of blocks."""
     context_lens: Tensor | None = None
     """[num_reqs], where ranks share the keys: how many from before this step this rank has. None: there are none."""
     mm_prefix_range: "StrobeMetadata | None" = None
@@ -99,7 +101,8 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             causal=common.causal,
             shared_tokens=common_prefix_len,
         )
-        if self._shard.world > 1 and _has_context(common):
+        metadata.has_context = _has_context(common)
+        if self._shard.world > 1 and metadata.has_context:
             metadata.context_lens = self._update_context_lens(common)
         ranges = common.mm_req_doc_ranges
         if ranges and common.causal is True:
@@ -144,7 +147,8 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> StrobeMetadata:
         """Graphs of mixed batches are captured with short queries and replayed with any: one request may have all."""
         metadata = self.build(0, common_attn_metadata)
-        if self._shard.world > 1:  # also where this batch has no context
+        metadata.has_context = True  # of other batches
+        if self._shard.world > 1:
             metadata.context_lens = self._update_context_lens(common_attn_metadata)
         if self.captures_mixed_batches:
             metadata.max_query_len = metadata.num_actual_tokens
@@ -158,7 +162,8 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping, mm_prefix_range=pieces)
 
     def update_draft_decode_metadata(self, metadata: StrobeMetadata) -> None:
-        """The tensors are vLLM's own, which it has advanced."""
+        """The tensors are vLLM's own, which it has advanced: the step before is context now."""
+        metadata.has_context = True
 
     def use_cascade_attention(
         self,
