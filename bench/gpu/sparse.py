@@ -78,7 +78,9 @@ def main():
             numbers = ", ".join(f"{x:.3g} {what}" for what, x in results[name].items())
             print(f"{name:36} {numbers}", flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"device": torch.cuda.get_device_name(), "results": results}, indent=2))
+        arguments.json.write_text(
+            json.dumps({"device": torch.cuda.get_device_name(), "results": results}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -157,7 +157,8 @@ def main(path=None):
         del runs
         torch.cuda.empty_cache()
     if path:
-        Path(path).write_text(json.dumps({"device": torch.cuda.get_device_name(), "microseconds": results}, indent=2))
+        text = json.dumps({"device": torch.cuda.get_device_name(), "microseconds": results}, indent=2)
+        Path(path).write_text(text + "\n")
 
 
 if __name__ == "__main__":
