@@ -52,7 +52,8 @@ def check(call, name, **wrong):
 def test_options(name, value):
     """Of every function that has the option."""
     wrong = {name: value}
-    check(lambda **options: strobe.explain(X.shape, X.shape, X.shape, **options), name, **wrong)
+    if name != "qv" or not isinstance(value, tuple):  # which is a shape
+        check(lambda **options: strobe.explain(X.shape, X.shape, X.shape, **options), name, **wrong)
     if name != "out_dtype":  # read with 8-bit tensors alone
         check(lambda **options: strobe.attention(X, X, X, **options), name, **wrong)
     if name in SCORE_NAMES:
