@@ -35,6 +35,7 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
   /// Every block of every tile of this CTA.
   __device__ __forceinline__ void run() {
     KeyCursor<C> cursor(context_.params, context_.schedule);
+    int tiles = 0;
     bool exists = cursor.next();
     Step steps[kStepsAhead];
     if (exists) {
@@ -44,7 +45,8 @@ class FormatRowsFeeder : private WideRowFeeder<C, FormatSteps<C>::kRowsOfWarp> {
     share_rows();
     load_first<0>(steps);
     while (exists) {
-      if (cursor.begins_tile()) {
+      if (cursor.tiles() != tiles) {  // not begins_tile(), with which a variant spills
+        tiles = cursor.tiles();
         feed_shared_queries(cursor.work());
         if constexpr (has_scales_apart(kFormat)) {
           scale_ = sequence::scale_apart(context_.params.format, sequence_);
