@@ -24,7 +24,7 @@ struct Tiling {
   int packed_heads = 1;          // query heads whose rows are interleaved in a tile
   int threads = 0;               // of a CTA
   bool heads_outermost = false;  // split schedules: all sequences of a head, then those of the next; else inside out
-  bool bisects = false;          // sorted schedules: the place of a tile far from the last one is found faster so
+  bool bisects = false;          // sorted schedules: a tile's place is found by bisection, not by walking on
   bool in_pairs = false;         // split schedules: neighbouring CTAs have the same keys of neighbouring heads
   int table_sequences = kMaxTableSequences;  // sorted and split schedules: of their table, at most
   int segment_blocks = 0;                    // row-invariant calls: key blocks that a part has at most; 0: any number
