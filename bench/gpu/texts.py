@@ -152,7 +152,7 @@ def measure(
     row: dict[str, Any] = {"head_dim": head_dim, "name": modification.name, "visible": round(share, 4)}
     for kind, runs in calls.runs.items():
         work = flops if kind == "forward" else 2.5 * flops
-        times = median_milliseconds(runs, arguments.rounds, launches_for(work))
+        times = median_milliseconds(runs, arguments.rounds, launches_for(work)) if runs else {}
         row |= {kind: {name: round(1e3 * time, 1) for name, time in times.items()}} if times else {}
     return row | ({"absent": calls.absent} if calls.absent else {})
 
