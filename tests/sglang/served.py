@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 from models import CONTEXT, HEADS, LAYERS, VOCABULARY, WIDTH, make
+from safetensors.torch import load, save_file
 
 HERE = Path(__file__).parent
 MINUTES = 10
@@ -95,7 +96,17 @@ def make_model(name: str, folder: Path) -> Path:
     # SGLang reads Gemma 2's activation under a name that transformers has given up.
     written.setdefault("hidden_act", written.get("hidden_activation"))
     (path / "config.json").write_text(json.dumps(written))
+    _round_sinks(path / "model.safetensors")
     return path
+
+
+def _round_sinks(file: Path) -> None:
+    """SGLang's gpt-oss holds its sinks in bfloat16 whatever the model's dtype is, as published weights do. Of sinks in
+    between, transformers reads other values than SGLang's backends are given, and the logits of these sharp layers
+    differ by thousandths: enough to change a token."""
+    weights = load(file.read_bytes())
+    rounded = {name: x.bfloat16().float() if name.endswith(".sinks") else x for name, x in weights.items()}
+    save_file(rounded, file, metadata={"format": "pt"})
 
 
 def tokens_of_transformers(path: Path) -> list[list[int]]:
