@@ -122,6 +122,7 @@ bool takes(const AttentionProblem& problem, const backward::Config& config, cons
   if (problem.expression.gradients != 0 && tiles.block_m > kRowsPerWarpgroup) return false;  // for lack of registers
   if (!tiles.by_roles) {
     if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v, config.block_m)) return false;
+    if (config.ordered && rule.text.score && config.head_dim > 64) return false;  // for lack of registers
     if (problem.deterministic && !(asked_for ? can_order_sums(config) : orders_sums(problem, config))) return false;
   }
   return smem_plan(config).total_bytes <= kMaxSmemBytes;

@@ -2,14 +2,19 @@
 #include "sm90/dealt_tiles.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <vector>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
 #include "sm90/schedule.h"
+#include "sm90/shown_blocks.h"
 
 namespace strobe::sm90 {
 namespace {
+
+constexpr double kTileOverhead = 1.5;  // of blocks: what a tile's start and end take
 
 /// Heads whose keys and values are in use at a time: a quarter of L2, as the other half of each line's copies is on the
 /// far partition, and Q and O pass through, too. Heads of 2 MB and more may take three fifths of it, for two rounds of
@@ -32,10 +37,9 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
 
 }  // namespace
 
-// A tile's start and end take about as long as one and a half blocks. Where some warpgroups have no rows or see no keys
+// Where some warpgroups have no rows or see no keys
 // further right, the others take less time, but not much: they wait for their own products.
 double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
-  constexpr double kTileOverhead = 1.5;
   constexpr double kLeastShare = 0.75;
   const std::int64_t rows = packed_rows(problem, config);
   const std::int64_t first_row = static_cast<std::int64_t>(m) * block_m(config);
@@ -64,7 +68,12 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
   tiles.heads = (Checked(problem.batch) * problem.heads_q / packed).value<int>();
   tiles.section_heads = section_heads(problem, shape, plan);
   tiles.workers = plan.workers;
-  tiles.cost = [&](int m) { return tile_cost(problem, visible, plan.config, m); };
+  std::vector<double> shown;
+  if (walks_by_text(plan.config.rule)) shown = shown_blocks(problem, plan.config);
+  tiles.cost = [&](int m) {
+    return shown.empty() ? tile_cost(problem, visible, plan.config, m)
+                         : kTileOverhead + shown[static_cast<std::size_t>(m)];
+  };
   return std::make_shared<const TileList>(deal(tiles));
 }
 

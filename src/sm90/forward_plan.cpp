@@ -17,6 +17,7 @@
 #include "sm90/forward_tiles.h"
 #include "sm90/pages.h"
 #include "sm90/row_invariant.h"
+#include "sm90/shown_blocks.h"
 #include "sm90/supported.h"
 #include "sm90/wide_tiles.h"
 
@@ -37,7 +38,10 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
   if (config.rule.varlen) return problem.batch <= kMaxTableSequences ? Schedule::sorted : Schedule::rounds;
   // Of two CTAs on a multiprocessor and a window most tiles are as long, and those of a head share keys in L2.
   const bool as_long = config.rule.mask_left && config.ctas_per_sm > 1;
-  const bool lengths_differ = has_diagonal(config.rule) && !as_long && m_tiles_of(problem, config) > 1;
+  // Masks that are texts hide more than the diagonal does: what they read of captures the device alone knows.
+  const bool knows_lengths =
+      walks_by_text(config.rule) ? knows_shown_blocks(problem, config) : has_diagonal(config.rule);
+  const bool lengths_differ = knows_lengths && !as_long && m_tiles_of(problem, config) > 1;
   const bool fits_list = shape.multiprocessors * config.ctas_per_sm <= TileList::kMaxWorkers &&
                          m_tiles_of(problem, config) <= TileList::kMaxTiles;
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;

@@ -13,6 +13,8 @@ using forward::Config;
 using forward::KeySource;
 using forward::Loop;
 
+int warpgroups_per_sm(const Config& c) { return c.consumer_warpgroups * c.ctas_per_sm; }
+
 /// Registers of a thread that hold scores, probabilities, output and a fetched bias.
 int tile_registers(const Config& c) {
   const int bias = !c.rule.bias || c.bias_stages > 0 ? 0 : c.rule.bias_float32 ? c.block_n / 2 : c.block_n / 4;
@@ -23,7 +25,7 @@ int tile_registers(const Config& c) {
 /// what options keep. Larger tiles spill, as compiling them shows.
 int most_tile_registers(const Config& c) {
   const bool fetches_bias = c.rule.bias && c.bias_stages == 0;
-  if (c.consumer_warpgroups == 4) return 84;                                                         // of 112
+  if (warpgroups_per_sm(c) == 4) return 84;                                                          // of 112
   if (c.consumer_warpgroups == 3) return fetches_bias && option_registers(c.rule) > 24 ? 112 : 132;  // of 160
   if (c.rule.dropout) return 176;                                                                    // of 216 to 240
   return c.rule.tree_mask && c.bias_stages == 0 ? 156 : 188;  // log: sm90-forward-tree-masks-table
@@ -48,7 +50,7 @@ RoleRegisters role_registers(const Config& c) {
   const bool long_params = c.rule.varlen || c.rule.chunked || eight_bit(c);  // rows to find, or scales to bring
   if (c.producer_warpgroups > 1) return {120, 240};
   if (converts(c)) return {88, 208};
-  if (c.consumer_warpgroups == 4) return {32, 112};
+  if (warpgroups_per_sm(c) == 4) return {32, two_ctas ? 104 : 112};
   if (c.consumer_warpgroups == 3) return {32, 160};
   if (c.keys == KeySource::page_rows) {
     const int consumer = c.rule.block_mask != 0 ? (two_ctas ? 184 : 216)
@@ -80,6 +82,8 @@ Loop loop_of(const Config& config) {
   if (config.bias_stages > 0) return Loop::pipelined;
   // Warpgroups whose rows see different blocks must go from block to block on their own.
   if (rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1) return Loop::serial;
+  // Four warpgroups have no registers for a second block beside a text, nor for one beside a walk over blocks.
+  if (warpgroups_per_sm(config) == 4 && (has_text(rule) || rule.block_mask != 0)) return Loop::serial;
   if (rule.row_invariant && rule.tree_mask && config.consumer_warpgroups <= 2) return Loop::serial;
   // Joining segments and a text's values of diagonals together leave three warpgroups no registers for a second block.
   if (config.segment_blocks > 0 && rule.text.diagonal_values > 0 && config.consumer_warpgroups == 3) {

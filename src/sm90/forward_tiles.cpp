@@ -46,6 +46,12 @@ constexpr Tiles kNarrowLong[] = {{3, 128, 3, 2}};
 constexpr Tiles kNarrowAlibiWindow[] = {{3, 80, 4, 2}};  // four warpgroups spill
 constexpr auto kNarrowBias = by_block_n({{3, 0, 4, 2}});
 
+/// Under a text or a block mask a softmax has more to do, and four warps per scheduler hide it best: of one CTA, or of
+/// two that each go their own way through the blocks, for which packed sequences and texts of scores leave no
+/// registers. log: text-four-warpgroups, block-mask-128-two-warpgroups
+constexpr Tiles kNarrowText[] = {{4, 64, 4, 2, 1, false}, {4, 64, 3, 2, 1, false}, {4, 64, 3, 1, 1, false}};
+constexpr Tiles kNarrowBlocks[] = {{2, 64, 3, 2, 2, false}, {2, 64, 3, 1, 2, false}, {2, 64, 2, 1, 2, false}};
+
 /// The third consumer warpgroup at head_dim 128 hides more latency and wastes more of a tile's rows. log:
 /// d128-three-warpgroups
 constexpr Tiles kThreeWarpgroups[] = {{3, 80, 2, 2}, {3, 80, 2, 1}};
@@ -95,13 +101,15 @@ bool takes_two_ctas_for_blocks(const Config& call) {
 
 std::span<const Tiles> two_ctas(const ScoreRule& rule, int block_n) {
   if (block_n == 64) return rule.varlen ? std::span<const Tiles>(kTwoCtasVarlen) : kTwoCtas;
-  return rule.varlen ? std::span<const Tiles>(kTwoCtasOf128KeysVarlen) : kTwoCtasOf128Keys;
+  if (rule.varlen) return kTwoCtasOf128KeysVarlen;
+  return rule.block_mask != 0 && !rule.text.score ? std::span<const Tiles>(kNarrowBlocks) : kTwoCtasOf128Keys;
 }
 
 std::span<const Tiles> narrow_tiles(const AttentionProblem& problem, const ScoreRule& rule) {
   constexpr std::int64_t kLong = 8192;
   const bool plain = !is_masked(rule) && !rule.varlen && !rule.softcap && !rule.alibi && !rule.scale_first;
-  if (rule.dropout || rule.block_mask != 0 || has_text(rule)) return kWide;
+  if (rule.dropout || rule.block_mask != 0 || (has_text(rule) && rule.bias)) return kWide;
+  if (has_text(rule)) return kNarrowText;
   if (rule.bias) return kNarrowBias;
   if (plain && problem.seqlen_q >= kLong && problem.seqlen_k >= kLong) return kNarrowLong;
   if (rule.alibi && rule.mask_left) return kNarrowAlibiWindow;

@@ -61,7 +61,7 @@ __device__ __forceinline__ float softcapped(const ScoreParams& params, float sco
 __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, const ScoreParams& params, float score,
                                                      float bias) {
   return rule.bias            ? __fmaf_rn(score, params.scale, bias)
-         : takes_scores(rule) ? __fmul_rn(score, params.scale)
+         : takes_scores(rule) ? score * params.scale  // the text's sum may take it in
          : rule.scale_first   ? __fmul_rn(score, params.scale_log2)
                               : score;
 }
@@ -76,8 +76,10 @@ __device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreP
 
 /// The scores of one tile, block_n keys wide: the factor of its sequence, softcap, scale where it must come first, bias
 /// and ALiBi. The second row of a thread is `query_step` queries after its first. The bias is fetched from global
-/// memory here, or comes another way. `keeps_text`: values of a text's are found once for rows, keys and diagonals.
-template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias, bool keeps_text = false>
+/// memory here, or comes another way. `keeps_text`: values of a text's are found once for rows, keys and diagonals,
+/// the latter by TextWarps together.
+template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias, bool keeps_text = false,
+          typename TextWarps = OneWarp>
 class Transform {
  public:
   struct Row {
@@ -91,7 +93,7 @@ class Transform {
   };
 
   /// `row(r)` is this thread's row r, `keys` how many its sequence has; read where the rule needs them. `text_words`:
-  /// shared memory of the warp's for what is kept of a text.
+  /// shared memory of the TextWarps for what is kept of a text.
   template <typename RowOf, typename Captures>
   __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row, const Captures& captures,
                                        unsigned* text_words = nullptr)
@@ -122,7 +124,7 @@ class Transform {
             text_words) {}
 
   /// What block n's scores need of a text: to be found while the scores are computed, once the block before is done
-  /// with. By whole warps.
+  /// with. By all TextWarps.
   __device__ __forceinline__ void find_text(int n) const { text_.find(n * block_n); }
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
@@ -192,7 +194,7 @@ class Transform {
   [[no_unique_address]] ProductFactor<R> factor_;
   BiasRows<R, fetches_bias> bias_;
   AlibiRows<R, block_n, query_step> alibi_;
-  [[no_unique_address]] TextRows<R, block_n, keeps_text> text_;
+  [[no_unique_address]] TextRows<R, block_n, keeps_text, TextWarps> text_;
 };
 
 /// What a backward subtracts of score * scale_log2, `score` being softcapped, to have a probability's exponent: the

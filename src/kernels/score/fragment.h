@@ -11,6 +11,7 @@ namespace strobe::score {
 
 constexpr int kThreadsPerWarp = 32;
 constexpr int kRowsPerThread = 2;
+constexpr int kRowsPerFragment = 16;
 constexpr unsigned kFullWarp = 0xffffffffU;
 
 /// Row r of this thread within its warp's 16.

@@ -62,7 +62,8 @@ constexpr bool keeps_text(const Config& c) {
 
 /// Of a warp that computes P.
 constexpr int text_bytes(const Config& c) {
-  return keeps_text(c) ? 4 * text_words(c.rule.text, c.rule.text.query_values, c.rule.text.key_values, c.block_m) : 0;
+  return keeps_text(c) ? 4 * text_words(c.rule.text, c.rule.text.query_values, c.rule.text.key_values, c.block_m, 1)
+                       : 0;
 }
 
 constexpr SmemPlan smem_plan(const Config& c) {

@@ -25,6 +25,7 @@
 // Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
 // warpgroup w - 1 arrives when it has issued its GEMMs. The last warpgroup opens the first turn. kWideEnd: all of a
 // wide loop's warpgroups have stored what they had. kOutputTurn + w: the warps of O's warpgroup w have read V.
+// kTextOf + w, 128 threads: warpgroup w has what it keeps of a text.
 //
 // Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
 #pragma once
@@ -39,6 +40,7 @@
 namespace strobe::sm90::forward {
 
 constexpr int kTurn = 1;  // first of the named barriers
+constexpr int kTextOf = 8;
 constexpr int kWideEnd = 1;
 constexpr int kOutputTurn = 2;  // and the next: of the warpgroups that hold O
 

@@ -72,9 +72,10 @@ constexpr bool keeps_text(const Config& c) {
   return has_text(c.rule) && c.packed_heads == 1 && c.head_dim <= kMostTextColumns && c.head_dim_v <= kMostTextColumns;
 }
 
-/// Of a warp.
+/// Of a warpgroup.
 constexpr int text_bytes(const Config& c) {
-  return keeps_text(c) ? 4 * text_words(c.rule.text, c.rule.text.key_values, c.rule.text.query_values, c.block_n) : 0;
+  if (!keeps_text(c)) return 0;
+  return 4 * text_words(c.rule.text, c.rule.text.key_values, c.rule.text.query_values, c.block_n, kWarpsPerWarpgroup);
 }
 
 struct SmemPlan {
@@ -92,7 +93,7 @@ struct SmemPlan {
   int kept = 0;    // float32 sums of O: of 8-bit operands, and of segments
   int scales = 0;  // 8-bit operands: a stage goes with one of V
   int bias = 0;    // of each warpgroup, stage by stage; 128-byte aligned
-  int text = 0;    // of each consumer warp
+  int text = 0;    // of each consumer warpgroup
   int barriers = 0;
   int order = 0;  // sorted and split schedules: SequenceOrder, SplitWork
   int total_bytes = 0;
@@ -136,7 +137,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.bias = plan.scales + c.stages * scale_bytes(c);
   plan.messages = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
   plan.text = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
-  plan.barriers = plan.text + c.consumer_warpgroups * kWarpsPerWarpgroup * text_bytes(c);
+  plan.barriers = plan.text + c.consumer_warpgroups * text_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
   const int order_bytes = c.schedule == Schedule::sorted  ? sequence_order_bytes(c.table_sequences)
                           : c.schedule == Schedule::split ? split_work_bytes(c)

@@ -199,9 +199,9 @@ class EightBitLoop : private Rings<C> {
     const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
     while (next.exists) {
       const TileWork work = next.work;
-      BlockWalk<C> walk(params_, work);
+      BlockWalk<C> walk(params_, work, warpgroup());
       const int n_begin = next.n_begin;
-      const int n_end = walk.own_end(next.n_end, warpgroup());
+      const int n_end = walk.own_end(next.n_end);
       if (n_end <= n_begin) {
         pass_blocks(walk.count(work.n_begin, work.n_end));
         if (C.loop == Loop::eight_bit_serial && work.n_begin < work.n_end) {

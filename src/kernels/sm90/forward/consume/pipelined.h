@@ -41,9 +41,9 @@ class PipelinedLoop : private Steps<C> {
     };
     while (next.exists) {
       const TileWork work = next.work;
-      BlockWalk<C> walk(params_, work);
+      BlockWalk<C> walk(params_, work, warpgroup());
       const int n_begin = next.n_begin;
-      const int n_end = walk.own_end(next.n_end, warpgroup());
+      const int n_end = walk.own_end(next.n_end);
       if (n_end <= n_begin) {
         if (is_open) {
           close(o, p, softmax, open);
@@ -82,6 +82,7 @@ class PipelinedLoop : private Steps<C> {
   using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
   using Steps<C>::end_of_step, Steps<C>::issue_scores, Steps<C>::issue_output, Steps<C>::issue_both;
   using ScoreSteps<C>::probabilities, ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
+  using ScoreSteps<C>::find_text;
   using Steps<C>::accumulate_;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
@@ -104,13 +105,14 @@ class PipelinedLoop : private Steps<C> {
     issue_scores(s);
     WarpgroupOrder<C>::pass(warpgroup());
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
-    rules.transform.find_text(n);
+    const bool shown = walk.is_shown(n);
+    find_text(rules, n, shown);
     look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, rules, n, bias, C.rule.text.mask && walk.is_shown(n, warpgroup()));
+    first_softmax(s, softmax, rules, n, bias, shown);
     rules.dropout.to_operand(p, s, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, n_begin));
     return rules;
@@ -129,13 +131,14 @@ class PipelinedLoop : private Steps<C> {
     wait_k();
     issue_both(s, o, p);
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
-    rules.transform.find_text(n);
+    const bool shown = walk.is_shown(n);
+    find_text(rules, n, shown);
     look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
-    first_softmax(s, next, rules, n, bias, C.rule.text.mask && walk.is_shown(n, warpgroup()));
+    first_softmax(s, next, rules, n, bias, shown);
     const auto slices = rules.dropout.draw(n);
     end_of_step(walk.has_before(n, n_begin) || next.sums_are_negative());
 
@@ -188,10 +191,10 @@ class PipelinedLoop : private Steps<C> {
                                       BlockWalk<C>& walk, int n_begin, int n) {
     Scores s;
     const auto bias = rules.transform.fetch(n);
-    const bool shown = C.rule.text.mask && walk.is_shown(n, warpgroup());
+    const bool shown = walk.is_shown(n);
     const int next = walk.before(n);
     issue_both(s, o, p);
-    rules.transform.find_text(n);
+    find_text(rules, n, shown);
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();

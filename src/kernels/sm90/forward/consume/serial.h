@@ -27,9 +27,9 @@ class SerialLoop : private Steps<C> {
     const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
     while (next.exists) {
       const TileWork work = next.work;
-      BlockWalk<C> walk(params_, work);
+      BlockWalk<C> walk(params_, work, warpgroup());
       const int n_begin = next.n_begin;
-      const int n_end = walk.own_end(next.n_end, warpgroup());
+      const int n_end = walk.own_end(next.n_end);
       if (n_end <= n_begin) {
         pass_blocks(walk.count(work.n_begin, work.n_end));
         store_.without_keys(work, warpgroup());
@@ -49,7 +49,7 @@ class SerialLoop : private Steps<C> {
   using typename Steps<C>::Scores, typename Steps<C>::Output, typename Steps<C>::Operand;
   using Rings<C>::warpgroup, Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q, Rings<C>::pass_blocks;
-  using ScoreSteps<C>::first_softmax;
+  using ScoreSteps<C>::first_softmax, ScoreSteps<C>::find_text;
   using Steps<C>::issue_scores, Steps<C>::issue_output;
   using ScoreSteps<C>::params_;
   using Steps<C>::accumulate_;
@@ -68,7 +68,7 @@ class SerialLoop : private Steps<C> {
   __device__ __forceinline__ void blocks(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                          BlockWalk<C>& walk, int n_begin, int n) {
     for (; walk.has(n); n = walk.before(n)) {
-      if ((C.own_begins && n < n_begin) || !walk.is_own(n, warpgroup())) {
+      if ((C.own_begins && n < n_begin) || !walk.is_own(n)) {
         pass_blocks(1);
         continue;
       }
@@ -78,11 +78,12 @@ class SerialLoop : private Steps<C> {
       WarpgroupOrder<C>::wait(warpgroup());
       ptx::wgmma_fence();
       issue_scores(s);
-      rules.transform.find_text(n);
+      const bool shown = walk.is_shown(n);
+      find_text(rules, n, shown);
       ptx::wgmma_wait_group<0>(s);
       WarpgroupOrder<C>::pass(warpgroup());
       scores_done();
-      if (first_softmax(s, softmax, rules, n, bias, C.rule.text.mask && walk.is_shown(n, warpgroup()))) {
+      if (first_softmax(s, softmax, rules, n, bias, shown)) {
         rescale<C>(o, softmax.correction);
       }
       rules.dropout.to_operand(p, s, rules.dropout.draw(n));

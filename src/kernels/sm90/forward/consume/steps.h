@@ -84,6 +84,13 @@ class ScoreSteps : protected Rings<C> {
     return soften(s, softmax, origins);
   }
 
+  /// What block n's scores need of a text, while they are computed. `shown`: a mask looks at none of them.
+  __device__ __forceinline__ static void find_text(const Rules& rules, int n, bool shown) {
+    if (C.rule.text.score || !shown) {
+      rules.transform.find_text(n);
+    }
+  }
+
   /// By the other masks, too.
   __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n, bool shown) {
     if (rules.mask.needed(n)) {

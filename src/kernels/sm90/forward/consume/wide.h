@@ -34,8 +34,8 @@ class WideScores : private ScoreSteps<C> {
     Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());
     while (next.exists) {
       const TileWork work = next.work;
-      BlockWalk<C> walk(params_, work);
-      const int n_end = walk.own_end(next.n_end, warpgroup());
+      BlockWalk<C> walk(params_, work, warpgroup());
+      const int n_end = walk.own_end(next.n_end);
       if (n_end <= next.n_begin) {
         store_without_keys<C>(params_, *this, work, warpgroup());
       } else {
@@ -78,7 +78,7 @@ class WideScores : private ScoreSteps<C> {
       Scores s;
       const auto bias = rules.transform.fetch(n);
       issue_scores(s, (flags & kFirstOfTile) == 0);
-      const bool shown = C.rule.text.mask && walk.is_shown(n, warpgroup());
+      const bool shown = walk.is_shown(n);
       const int next = walk.before(n);
       const auto slices = rules.dropout.draw(n);
 

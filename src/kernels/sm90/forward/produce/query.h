@@ -68,7 +68,10 @@ class QueryFeeder {
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
       const int first = folds(C) ? work.tile_begin : n_begin_of<C>(params, work, w);
-      if (walk.own_end(n_end_of<C>(params, work, w), w) <= first) {
+      if constexpr (kMaskRows<C> > 1) {
+        walk = {params, work, w};
+      }
+      if (walk.own_end(n_end_of<C>(params, work, w)) <= first) {
         continue;
       }
       const int stage = at_[w].stage;

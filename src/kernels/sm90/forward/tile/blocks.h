@@ -10,12 +10,16 @@
 
 namespace strobe::sm90::forward {
 
+/// Rows of a block mask that a tile lies in.
+template <Config C>
+constexpr int kMaskRows = C.rule.block_mask != 0 && block_m(C) > C.rule.block_mask ? block_m(C) / C.rule.block_mask : 1;
+
 /// Without a block mask every block is visible.
 template <Config C>
 class BlockWalk {
  public:
   __device__ __forceinline__ BlockWalk() {}
-  __device__ __forceinline__ BlockWalk(const Params&, const TileWork& work) : begin_(work.n_begin) {}
+  __device__ __forceinline__ BlockWalk(const Params&, const TileWork& work, int = 0) : begin_(work.n_begin) {}
 
   /// The last block before n; less than the tile's first where there is none.
   __device__ __forceinline__ int before(int n) { return n - 1; }
@@ -24,12 +28,12 @@ class BlockWalk {
   /// Whether blocks [begin, n) are not all hidden.
   __device__ __forceinline__ bool has_before(int n, int begin) { return n > begin; }
 
-  /// The end of the blocks before n that a warpgroup's own rows see.
-  __device__ __forceinline__ int own_end(int n, int) { return n; }
-  __device__ __forceinline__ bool is_own(int, int) { return true; }
+  /// The end of the blocks before n that the warpgroup's own rows see.
+  __device__ __forceinline__ int own_end(int n) { return n; }
+  __device__ __forceinline__ bool is_own(int) { return true; }
 
-  /// Whether a mask that is a text shows block n whole to a warpgroup's rows, as far as is known.
-  __device__ __forceinline__ bool is_shown(int, int) { return false; }
+  /// Whether a mask that is a text shows block n whole to the warpgroup's rows, as far as is known.
+  __device__ __forceinline__ static bool is_shown(int) { return false; }
 
   /// Visible blocks from n on, before `end`.
   __device__ __forceinline__ int count(int n, int end) { return end - n; }
@@ -38,39 +42,48 @@ class BlockWalk {
   int begin_ = 0;
 };
 
-/// Whole warps walk: a lane holds the mask of kBlocksPerLane neighbouring blocks, a bit for each warpgroup's rows.
+/// Whole warps walk: a lane holds what is known of four blocks, 32 blocks apart. Of 32 neighbouring blocks the warp has
+/// a word each that says which of them the tile's rows see, its own warpgroup's rows see, and a text shows whole.
 template <Config C>
   requires(C.rule.block_mask != 0)
 class BlockWalk<C> {
  public:
   __device__ __forceinline__ BlockWalk() {}
-  __device__ __forceinline__ BlockWalk(const Params& params, const TileWork& work) : begin_(work.n_begin) {
-    const BlockMaskParams& blocks = params.blocks;
-    const unsigned char* const first = blocks.first(work.tile.sequence, work.tile.head);
+  __device__ __forceinline__ BlockWalk(const Params& params, const TileWork& work, int warpgroup = 0)
+      : row_stride_(params.blocks.row_stride), begin_(work.n_begin) {
     const int row_last = (work.q.used - 1) / C.rule.block_mask;
-#pragma unroll
-    for (int w = 0; w < kRows; ++w) {
-      rows_[w] = first + min(work.row_of(w) / C.rule.block_mask, row_last) * blocks.row_stride;
-    }
+    const int row = min(work.m_begin / C.rule.block_mask, row_last);
+    rows_ = params.blocks.first(work.tile.sequence, work.tile.head) + row * row_stride_;
+    more_rows_ = min(row_last - row, kRows - 1);
+    own_row_ = min(warpgroup * kRowsPerWarpgroup / C.rule.block_mask, more_rows_);
     column_end_ = (work.k.used + C.rule.block_mask - 1) / C.rule.block_mask;
   }
 
-  __device__ __forceinline__ int before(int n) { return find_before(n, ~0U); }
+  __device__ __forceinline__ int before(int n) {
+    return find_before(n, [&] { return visible_; });
+  }
   __device__ __forceinline__ bool has_before(int n, int begin) { return before(n) >= begin; }
   __device__ __forceinline__ bool has(int n) const { return n >= begin_; }
-  __device__ __forceinline__ int own_end(int n, int warpgroup) {
-    return find_before(n, kLowBits << row_of(warpgroup)) + 1;
+
+  __device__ __forceinline__ int own_end(int n) {
+    return find_before(n, [&] { return own(); }) + 1;
   }
 
-  __device__ __forceinline__ bool is_own(int n, int warpgroup) { return own_end(n + 1, warpgroup) == n + 1; }
-
-  __device__ __forceinline__ bool is_shown(int n, int warpgroup) {
-    const int window = n / kBlocksPerWindow * kBlocksPerWindow;
-    if (window != window_) {
-      load(window);
+  /// Of a block that some row of the tile sees.
+  __device__ __forceinline__ bool is_own(int n) {
+    if constexpr (kRows == 1) {
+      return true;
     }
-    const unsigned shown = __shfl_sync(kFullWarp, shown_, (n - window) / kBlocksPerLane);
-    return (shown >> (n % kBlocksPerLane * kBitsPerBlock + row_of(warpgroup)) & 1U) != 0;
+    take(n / kBits);
+    return (own() >> (n % kBits) & 1U) != 0;
+  }
+
+  __device__ __forceinline__ bool is_shown(int n) {
+    if constexpr (!C.rule.text.mask) {
+      return false;
+    }
+    take(n / kBits);
+    return (shown_ >> (n % kBits) & 1U) != 0;
   }
 
   __device__ __forceinline__ int count(int n, int end) {
@@ -82,65 +95,84 @@ class BlockWalk<C> {
   }
 
  private:
-  // Rows of the mask that a tile's warpgroups lie in.
-  static constexpr int kRows = C.rule.block_mask == kRowsPerWarpgroup ? C.consumer_warpgroups : 1;
-  static constexpr int kBlocksPerLane = 4;
-  static constexpr int kBlocksPerWindow = kBlocksPerLane * kWarpSize;
-  static constexpr int kBitsPerBlock = 8;
-  static constexpr unsigned kLowBits = 0x01010101U;
-  static_assert(C.packed_heads == 1 && C.rule.block_mask % C.block_n == 0 && kRows <= kBitsPerBlock);
-  static_assert(kRows > 1 || block_m(C) <= C.rule.block_mask);
+  static constexpr int kBits = 32;
+  static constexpr int kWords = 4;
+  static constexpr int kRows = kMaskRows<C>;
+  static_assert(C.packed_heads == 1 && C.rule.block_mask % C.block_n == 0);
+  static_assert(kRows == 1 || block_m(C) % C.rule.block_mask == 0);
 
-  __device__ __forceinline__ static int row_of(int warpgroup) { return kRows == 1 ? 0 : warpgroup; }
+  // Of a lane's block.
+  static constexpr unsigned kVisible = 1;
+  static constexpr unsigned kOwn = 2;
+  static constexpr unsigned kWhole = 4;
 
-  /// The last block before n with one of these bits; begin_ - 1 where there is none.
-  __device__ __forceinline__ int find_before(int n, unsigned wanted) {
+  __device__ __forceinline__ unsigned own() const { return kRows == 1 ? visible_ : own_; }
+
+  /// The last block before n that `seen()`, of the words that were taken, has; begin_ - 1 where there is none.
+  template <typename Seen>
+  __device__ __forceinline__ int find_before(int n, const Seen& seen) {
     while (n > begin_) {
-      const int window = (n - 1) / kBlocksPerWindow * kBlocksPerWindow;
-      if (window != window_) {
-        load(window);
+      const int word = (n - 1) / kBits;
+      take(word);
+      const unsigned before = seen() & ~0U >> (kBits - 1 - (n - 1) % kBits);
+      if (before != 0) {
+        return max(word * kBits + kBits - 1 - __clz(static_cast<int>(before)), begin_ - 1);
       }
-      const int lane = threadIdx.x % kWarpSize;
-      const int left = n - window - lane * kBlocksPerLane;  // blocks of this lane that are before n
-      const unsigned before = left >= kBlocksPerLane ? ~0U : left > 0 ? ~(~0U << left * kBitsPerBlock) : 0U;
-      const unsigned mine = bits_ & wanted & before;
-      const unsigned lanes = __ballot_sync(kFullWarp, mine != 0);
-      if (lanes != 0) {
-        const int found = 31 - __clz(static_cast<int>(lanes));
-        const unsigned bits = __shfl_sync(kFullWarp, mine, found);
-        const int block = window + found * kBlocksPerLane + (31 - __clz(static_cast<int>(bits))) / kBitsPerBlock;
-        return max(block, begin_ - 1);
-      }
-      n = window;
+      n = word * kBits;
     }
     return begin_ - 1;
   }
 
-  __device__ __forceinline__ void load(int window) {
-    constexpr int kColumnsPerBlock = C.rule.block_mask / C.block_n;  // blocks of this kernel in one of the mask
-    window_ = window;
-    bits_ = 0;
-    shown_ = 0;
-#pragma unroll
-    for (int i = 0; i < kBlocksPerLane; ++i) {
-      const int column = (window + threadIdx.x % kWarpSize * kBlocksPerLane + i) / kColumnsPerBlock;
-#pragma unroll
-      for (int w = 0; w < kRows; ++w) {
-        const unsigned state = column < column_end_ ? __ldg(rows_[w] + column) : 0U;
-        bits_ |= (state != 0 ? 1U : 0U) << (i * kBitsPerBlock + w);
-        if constexpr (C.rule.text.mask) {
-          shown_ |= (state == kShownBlock ? 1U : 0U) << (i * kBitsPerBlock + w);
-        }
-      }
+  /// Blocks [kBits * word, kBits * (word + 1)).
+  __device__ __forceinline__ void take(int word) {
+    if (word == word_) {
+      return;
+    }
+    if (word_ < 0 || word / kWords != word_ / kWords) {
+      load(word / kWords);
+    }
+    word_ = word;
+    const unsigned state = states_ >> word % kWords * 8;
+    visible_ = __ballot_sync(kFullWarp, (state & kVisible) != 0);
+    if constexpr (kRows > 1) {
+      own_ = __ballot_sync(kFullWarp, (state & kOwn) != 0);
+    }
+    if constexpr (C.rule.text.mask) {
+      shown_ = __ballot_sync(kFullWarp, (state & kWhole) != 0);
     }
   }
 
-  const unsigned char* rows_[kRows];
+  __device__ __forceinline__ void load(int window) {
+    constexpr int kColumnsPerBlock = C.rule.block_mask / C.block_n;  // blocks of this kernel in one of the mask
+    states_ = 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int block = (window * kWords + i) * kBits + static_cast<int>(threadIdx.x % kWarpSize);
+      const int column = block / kColumnsPerBlock;
+      unsigned state = 0;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const long long to_row = row == 0 ? 0 : min(row, more_rows_) * row_stride_;
+        const unsigned of_row = column < column_end_ ? __ldg(rows_ + to_row + column) : 0U;
+        const bool is_own = kRows == 1 || row == own_row_;
+        state |= of_row != 0 ? kVisible | (is_own ? kOwn : 0U) : 0U;
+        state |= is_own && of_row == kShownBlock ? kWhole : 0U;
+      }
+      states_ |= state << 8 * i;
+    }
+  }
+
+  const unsigned char* rows_;  // the tile's first
+  long long row_stride_;
+  int more_rows_;  // of the mask that the tile lies in
+  int own_row_;
   int begin_ = 0;
   int column_end_ = 0;
-  int window_ = -1;  // first block of what bits_ holds
-  unsigned bits_ = 0;
-  unsigned shown_ = 0;  // likewise, of blocks that a text shows whole
+  int word_ = -1;  // which blocks the words have, a bit for each
+  unsigned states_;
+  unsigned visible_;
+  unsigned own_;
+  unsigned shown_;
 };
 
 }  // namespace strobe::sm90::forward

@@ -6,6 +6,7 @@
 #include "kernels/score/mask.h"
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/dropout.h"
+#include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/smem.h"
@@ -24,10 +25,19 @@ constexpr int kQueryStep = 8 / C.packed_heads;
 template <Config C>
 constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 
+/// A warpgroup finds what its warps need of a text together.
+struct WarpgroupOfText {
+  static constexpr int kWarps = kWarpsPerWarpgroup;
+  __device__ __forceinline__ static int warp() { return warp_of_warpgroup(); }
+  __device__ __forceinline__ static void sync() {
+    ptx::bar_sync(kTextOf + static_cast<int>(threadIdx.x) / kWarpgroupSize, kWarpgroupSize);
+  }
+};
+
 template <Config C>
 struct TileRules {
   using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, C.masks_by_words>;
-  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>, keeps_text(C)>;
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>, keeps_text(C), WarpgroupOfText>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
 
   Mask mask;
@@ -35,13 +45,12 @@ struct TileRules {
   Dropout dropout;
 };
 
-/// This warp's shared memory for what is kept of a text.
+/// This warpgroup's shared memory for what is kept of a text.
 template <Config C>
-__device__ __forceinline__ unsigned* text_words_of_warp(int warpgroup) {
+__device__ __forceinline__ unsigned* text_words_of(int warpgroup) {
   if constexpr (keeps_text(C)) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
-    return reinterpret_cast<unsigned*>(smem + smem_plan(C).text + warp * text_bytes(C));
+    return reinterpret_cast<unsigned*>(smem + smem_plan(C).text + warpgroup * text_bytes(C));
   } else {
     return nullptr;
   }
@@ -67,8 +76,7 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
   const int row = first + warpgroup_row(0);
   const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
-          {params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params),
-           text_words_of_warp<C>(warpgroup)},
+          {params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params), text_words_of<C>(warpgroup)},
           {params.score.dropout,
            {.head = score::head_of_whole(params.score.dropout, work.tile.sequence, head_in_batch<C>(params, work, row)),
             .query = row,
