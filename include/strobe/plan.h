@@ -34,8 +34,9 @@ class STROBE_API Plan {
   std::string explain() const;
 
   /// Runs on new data. Shapes and dtypes must be those of the plan; pointers, strides and the contents of sequences may
-  /// differ. Ignores `execution.engine`, `kernels` and `threads`, which are part of the plan. Running another pass is
-  /// an error.
+  /// differ, and so may the shapes of captures, unless those of the plan could be a call's bias or slopes: then others
+  /// must fit that option, too. Ignores `execution.engine`, `kernels` and `threads`, which are part of the plan.
+  /// Running another pass is an error.
   Status run(const ForwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const BackwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const JvpArguments& arguments, const Execution& execution = {}) const;

@@ -3,10 +3,13 @@
 
 #include <fmt/ranges.h>
 
+#include <cstddef>
+#include <optional>
 #include <span>
 
 #include "api/expression.h"
 #include "call/limits.h"
+#include "call/score_terms.h"
 
 namespace strobe::api {
 namespace {
@@ -92,6 +95,45 @@ Status read_block_mask(const NamedTensor& mask, std::int64_t size, AttentionProb
       [&] { return check_device(mask, problem.device); }, [&] { return check_shared_shape(mask, wanted, kLayout); });
 }
 
+/// Whether a call could have the capture as that option: read(view, problem) is the option's own check.
+template <class Read>
+bool fits(const CapturedTensor& tensor, const ScoreModifiers& given, const AttentionProblem& problem,
+          const Read& read) {
+  if (!tensor.given()) return false;
+  const ConstTensorView& capture = given.captures[static_cast<std::size_t>(tensor.capture)];
+  if (!covers(tensor, problem, capture, /*exactly=*/false)) return false;
+  AttentionProblem with_option = problem;
+  return read(option_view(tensor, problem, capture), with_option).ok();
+}
+
+/// What planners cannot see of captures that the score reads as options are read.
+Status read_captured_options(const ScoreModifiers& given, AttentionProblem& problem) {
+  if (!problem.expression.given()) return {};
+  const std::optional<ScoreTerms> terms = score_terms(*problem.expression.formula);
+  if (!terms) return {};
+  problem.expression.bias_fits =
+      fits(terms->bias, given, problem, [](const ConstTensorView& bias, AttentionProblem& with_option) {
+        return read_bias({"bias", bias}, with_option);
+      });
+  problem.expression.slopes_fit =
+      fits(terms->slopes, given, problem, [](const ConstTensorView& slopes, AttentionProblem& with_option) {
+        return read_alibi({"alibi_slopes", slopes}, with_option);
+      });
+  return {};
+}
+
+/// A bias of whose capture a gradient is wanted, too, must have it as a call has d_bias.
+void read_captured_bias_gradient(const BackwardArguments& arguments, AttentionProblem& problem) {
+  if (!problem.expression.bias_fits || arguments.d_captures.empty()) return;
+  const CapturedTensor bias = score_terms(*problem.expression.formula)->bias;
+  const TensorView& gradient = arguments.d_captures[static_cast<std::size_t>(bias.capture)];
+  if (!gradient.given()) return;
+  problem.expression.bias_fits = covers(bias, problem, gradient, /*exactly=*/true) &&
+                                 check_layout({"d_bias", option_view(bias, problem, gradient)}, 4,
+                                              "[batch or 1, heads_q or 1, seqlen_q, seqlen_k]")
+                                     .ok();
+}
+
 }  // namespace
 
 Status check_offsets(const Sequences& sequences, const AttentionOptions& options) {
@@ -109,7 +151,8 @@ Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem) {
                        [&] { return read_bias({"bias", given.bias}, problem); },
                        [&] { return read_sink({"sink", given.sink}, problem); },
                        [&] { return read_block_mask({"block_mask", given.block_mask}, given.block_size, problem); },
-                       [&] { return read_expression(given, problem); });
+                       [&] { return read_expression(given, problem); },
+                       [&] { return read_captured_options(given, problem); });
 }
 
 Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {
@@ -137,6 +180,7 @@ Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {
 
 Status check_modifier_gradients(const BackwardArguments& arguments, AttentionProblem& problem) {
   if (Status status = read_capture_gradients(arguments, problem); !status.ok()) return status;
+  read_captured_bias_gradient(arguments, problem);
   const NamedTensor d_bias{"d_bias", arguments.d_bias};
   const NamedTensor d_sink{"d_sink", arguments.d_sink};
   if (d_bias.view.given()) {

@@ -85,8 +85,11 @@ Status check_planned(const Plan::State& state, const Arguments& arguments) {
   // A tenth of a launch's time is saved where the strides are those of the plan, too.
   const auto* const planned = std::get_if<Arguments>(&state.arguments);
   if (planned != nullptr && has_same_layout(*planned, arguments)) return {};
-  const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
+  Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
   if (!problem.ok()) return problem.status();
+  // A plan that looks at captures one by one serves those, too, that a call could have as options.
+  problem->expression.bias_fits = problem->expression.bias_fits && state.problem.expression.bias_fits;
+  problem->expression.slopes_fit = problem->expression.slopes_fit && state.problem.expression.slopes_fit;
   if (*problem == state.problem) return {};
   return api::invalid("the plan was made for another pass, other shapes or dtypes: make a new plan");
 }

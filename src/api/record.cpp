@@ -20,8 +20,8 @@ namespace {
 
 std::string line_of(const AttentionProblem& problem) {
   std::string line = call_text(problem);
-  if (problem.expression.given()) {
-    const std::string texts = expression::json_of(*problem.expression.formula, problem.expression.gradients);
+  if (const ExpressionShape& shape = problem.expression; shape.given()) {
+    const std::string texts = expression::json_of(*shape.formula, shape.gradients, shape.bias_fits, shape.slopes_fit);
     line.insert(line.size() - 1, fmt::format(", \"expression\": {}", texts));
   }
   return line + '\n';

@@ -59,6 +59,10 @@ struct ExpressionShape {
   std::uint32_t gradients = 0;                         // a backward's: a bit for each capture whose gradient is wanted
   std::int64_t gradient_elements = 0;                  // theirs, where `deterministic` is wanted of a GPU; else 0
 
+  // Whether the score reads captures that a call could have as its bias, gradient and all, and as its ALiBi slopes.
+  bool bias_fits = false;
+  bool slopes_fit = false;
+
   // An engine's: options of the problem say the score, or the mask, so that it is not to be looked at.
   bool score_is_option = false;
   bool mask_is_option = false;

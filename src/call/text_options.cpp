@@ -2,12 +2,13 @@
 #include "call/text_options.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "expression/formula.h"
+#include "expression/position_sum.h"
 
 namespace strobe {
 namespace {
@@ -16,52 +17,7 @@ using expression::Graph;
 using expression::Id;
 using expression::Node;
 using expression::Op;
-using expression::Variable;
-
-/// An integer that is a sum: of multiples of a query's and a key's position and of the lengths, and of a constant.
-struct Sum {
-  std::int64_t q = 0, k = 0, q_len = 0, k_len = 0, constant = 0;
-
-  Sum times(std::int64_t factor) const {
-    return {q * factor, k * factor, q_len * factor, k_len * factor, constant * factor};
-  }
-  Sum plus(const Sum& other) const {
-    return {q + other.q, k + other.k, q_len + other.q_len, k_len + other.k_len, constant + other.constant};
-  }
-};
-
-std::optional<Sum> sum_of_variable(const Node& node) {
-  switch (static_cast<Variable>(node.which)) {
-    case Variable::q: return Sum{.q = 1};
-    case Variable::k: return Sum{.k = 1};
-    case Variable::q_len: return Sum{.q_len = 1};
-    case Variable::k_len: return Sum{.k_len = 1};
-    default: return std::nullopt;
-  }
-}
-
-/// Constants are small enough for no sum of a text's length to wrap around.
-std::optional<Sum> sum_of(const Graph& graph, Id id) {
-  constexpr double kMostConstant = 1 << 20;
-  const Node& node = graph[id];
-  const auto of = [&](std::size_t i) { return sum_of(graph, node.children[i]); };
-  switch (node.op) {
-    case Op::literal:
-      if (node.value > kMostConstant || node.value < -kMostConstant) return std::nullopt;
-      return Sum{.constant = static_cast<std::int64_t>(node.value)};
-    case Op::variable: return sum_of_variable(node);
-    case Op::negate: {
-      const std::optional<Sum> x = of(0);
-      return x ? std::optional(x->times(-1)) : std::nullopt;
-    }
-    case Op::add: {
-      const std::optional<Sum> x = of(0);
-      const std::optional<Sum> y = of(1);
-      return x && y ? std::optional(x->plus(*y)) : std::nullopt;
-    }
-    default: return std::nullopt;
-  }
-}
+using expression::PositionSum;
 
 /// What a mask says of a key relative to its query's position, or to the position's center: left and right as a
 /// Window's, -1 unbounded.
@@ -71,7 +27,7 @@ struct Bounds {
   static void limit(std::int64_t& side, std::int64_t keys) { side = side < 0 ? keys : std::min(side, keys); }
 
   /// Where `sum` <= 0 is such a limit.
-  bool take(const Sum& sum) {
+  bool take(const PositionSum& sum) {
     const std::int64_t sign = sum.k;
     if ((sign != 1 && sign != -1) || sum.q != -sign || sum.constant * -1 < 0) return false;
     const bool centered = sum.k_len == -sign && sum.q_len == sign;
@@ -96,12 +52,11 @@ bool find_bounds(const Graph& graph, Id id, Bounds& bounds) {
     comparison = &graph[node.children[0]];
   }
   if (comparison->op != Op::less && comparison->op != Op::less_equal) return false;
-  if (graph[comparison->children[0]].type != expression::Type::integer) return false;
-  const std::optional<Sum> low = sum_of(graph, comparison->children[0]);
-  const std::optional<Sum> high = sum_of(graph, comparison->children[1]);
+  const std::optional<PositionSum> low = expression::position_sum(graph, comparison->children[0]);
+  const std::optional<PositionSum> high = expression::position_sum(graph, comparison->children[1]);
   if (!low || !high) return false;
   // low <= high: low - high <= 0. Not that: high < low, which is high - low + 1 <= 0.
-  Sum sum = is_not ? high->plus(low->times(-1)) : low->plus(high->times(-1));
+  PositionSum sum = is_not ? high->plus(low->times(-1)) : low->plus(high->times(-1));
   if (is_not == (comparison->op == Op::less_equal)) ++sum.constant;
   return bounds.take(sum);
 }
@@ -133,34 +88,6 @@ bool set_options(const Bounds& bounds, AttentionProblem& problem) {
   return true;
 }
 
-/// The factor of a product with a literal, and the other factor.
-struct Product {
-  double factor;
-  Id other;
-};
-
-std::optional<Product> product_of(const Graph& graph, Id id) {
-  const Node& node = graph[id];
-  if (node.op != Op::multiply) return std::nullopt;
-  for (const std::size_t i : {0U, 1U}) {
-    if (graph.is_literal(node.children[i])) return Product{graph[node.children[i]].value, node.children[1 - i]};
-  }
-  return std::nullopt;
-}
-
-/// c of `c * tanh(score / c)`; 0 of other scores.
-float softcap_of(const expression::Formula& formula) {
-  constexpr double kNearOne = 1e-6;
-  const Graph& graph = formula.graph();
-  const std::optional<Product> outer = product_of(graph, formula.score());
-  if (!outer || graph[outer->other].op != Op::tanh) return 0.0F;
-  const std::optional<Product> inner = product_of(graph, graph[outer->other].children[0]);
-  if (!inner || std::abs(inner->factor * outer->factor - 1.0) > kNearOne || outer->factor <= 0.0) return 0.0F;
-  const Node& score = graph[inner->other];
-  const bool is_score = score.op == Op::variable && static_cast<Variable>(score.which) == Variable::score;
-  return is_score ? static_cast<float>(outer->factor) : 0.0F;
-}
-
 /// Whether the text has a mask, and no option says which keys a query sees.
 bool has_mask_alone(const AttentionProblem& problem) {
   if (!problem.expression.formula->has_mask() || problem.expression.mask_is_option) return false;
@@ -177,11 +104,81 @@ AttentionProblem with_built_in_mask(AttentionProblem problem) {
   return problem;
 }
 
+/// With the causal mask or window that a part of the mask's text says.
+AttentionProblem with_implied_mask(AttentionProblem problem) {
+  if (!has_mask_alone(problem)) return problem;
+  const expression::Formula& formula = *problem.expression.formula;
+  Bounds bounds;
+  find_bounds(formula.graph(), formula.mask(), bounds);
+  set_options(bounds, problem);
+  return problem;
+}
+
+/// Where a call's own bias and slopes mean, and are allowed, what they do in a text. A text has the same bits in every
+/// batch where it says the same, which need not be a text that an option says.
+bool takes_captures(const AttentionProblem& problem) {
+  const bool row_invariant = problem.pass == Pass::forward && problem.row_invariant;
+  return !problem.has_offsets && !problem.has_tree_mask && !problem.eight_bit.given() && !row_invariant;
+}
+
+/// Of plain sequences: others have no bias, or few kernels have them with one. With dropout of float32 it takes
+/// registers that wide heads lack.
+bool takes_bias(const AttentionProblem& problem) {
+  const bool packed = problem.packed_q || problem.packed_k;
+  const bool cached = problem.page_size != 0 || problem.has_leftpad_k || problem.has_cache_batch_idx;
+  const bool dropped = problem.dropout != 0.0F && problem.dtype == DType::float32;
+  return problem.expression.bias_fits && !problem.modifiers.has_bias && takes_captures(problem) && !packed && !cached &&
+         !problem.stored.given() && !problem.has_qv && !dropped;
+}
+
+bool wants_gradient(const AttentionProblem& problem, const CapturedTensor& tensor) {
+  return (problem.expression.gradients >> tensor.capture & 1U) != 0;
+}
+
+/// Where the distance is ALiBi's, of every key that is seen. There is no gradient of slopes.
+bool takes_slopes(const AttentionProblem& problem, const ScoreTerms& terms) {
+  if (!problem.expression.slopes_fit || problem.modifiers.has_alibi || !takes_captures(problem)) return false;
+  if (wants_gradient(problem, terms.slopes)) return false;
+  const AttentionProblem seen = with_implied_mask(problem);
+  const bool from_query = seen.causal == CausalMask::top_left;  // else from the center
+  if (terms.distance_to_center == from_query && !lengths_are_equal(problem)) return false;
+  return terms.both_sides || seen.causal != CausalMask::none || seen.window.right == 0;
+}
+
+/// All that the score's text says, where options say it; the mask's text must be an option already if it is to be one.
+std::optional<ScoreTerms> built_in_terms(const AttentionProblem& problem) {
+  if (!problem.expression.given()) return std::nullopt;
+  const std::optional<ScoreTerms> terms = score_terms(*problem.expression.formula);
+  if (!terms) return std::nullopt;
+  const ModifierShape& modifiers = problem.modifiers;
+  if (terms->softcap != 0.0F) {
+    // The call's own bias and slopes come after a softcap.
+    if (problem.softcap != 0.0F || modifiers.has_bias || modifiers.has_alibi) return std::nullopt;
+  }
+  if (terms->bias.given() && !takes_bias(problem)) return std::nullopt;
+  if (terms->slopes.given() && !takes_slopes(problem, *terms)) return std::nullopt;
+  return terms;
+}
+
 AttentionProblem with_built_in_score(AttentionProblem problem) {
-  if (!problem.expression.formula->has_score() || problem.softcap != 0.0F) return problem;
-  if (problem.modifiers.has_bias || problem.modifiers.has_alibi) return problem;  // which come after a softcap
-  problem.softcap = softcap_of(*problem.expression.formula);
-  problem.expression.score_is_option = problem.softcap != 0.0F;
+  const std::optional<ScoreTerms> terms = built_in_terms(problem);
+  if (!terms) return problem;
+  ModifierShape& modifiers = problem.modifiers;
+  if (terms->softcap != 0.0F) problem.softcap = terms->softcap;
+  if (terms->bias.given()) {
+    modifiers.has_bias = true;
+    modifiers.bias_dtype = problem.expression.formula->captures()[static_cast<std::size_t>(terms->bias.capture)].dtype;
+    modifiers.bias_per_batch = terms->bias.batch >= 0 && problem.batch != 1;
+    modifiers.bias_per_head = terms->bias.head >= 0 && problem.heads_q != 1;
+    problem.wants_d_bias = wants_gradient(problem, terms->bias);
+  }
+  if (terms->slopes.given()) {
+    modifiers.has_alibi = true;
+    modifiers.alibi_per_batch = terms->slopes.batch >= 0;
+  }
+  problem.expression.score_is_option = true;
+  problem.expression.gradients = 0;
+  problem.expression.gradient_elements = 0;
   return problem;
 }
 
@@ -198,12 +195,12 @@ AttentionProblem with_built_in_options(AttentionProblem problem) {
 }
 
 AttentionProblem with_implied_options(AttentionProblem problem) {
-  if (!problem.expression.given() || !has_mask_alone(problem)) return problem;
-  const expression::Formula& formula = *problem.expression.formula;
-  Bounds bounds;
-  find_bounds(formula.graph(), formula.mask(), bounds);
-  set_options(bounds, problem);
-  return problem;
+  return problem.expression.given() ? with_implied_mask(std::move(problem)) : problem;
+}
+
+ScoreTerms captured_options(const AttentionProblem& problem) {
+  if (!problem.expression.given()) return {};
+  return built_in_terms(with_built_in_mask(problem)).value_or(ScoreTerms{});
 }
 
 }  // namespace strobe

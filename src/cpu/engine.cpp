@@ -15,6 +15,7 @@
 #include "cpu/quantize.h"
 #include "cpu/sparse/rows.h"
 #include "cpu/sparse/sparse.h"
+#include "engine/captured_options.h"
 
 namespace strobe::cpu {
 namespace {
@@ -75,6 +76,12 @@ class CpuCall final : public engine::PlannedCall {
   CallPlan plan_;
 };
 
+template <class Arguments>
+engine::PlannedCallResult plan_with_texts(const AttentionProblem& problem, int threads) {
+  const AttentionProblem planned = with_implied_options(with_built_in_options(problem));
+  return engine::with_captured_options(problem, engine::make_planned<CpuCall<Arguments>>(planned, threads));
+}
+
 class CpuEngine final : public engine::Implementation {
  public:
   Engine id() const override { return Engine::cpu; }
@@ -82,12 +89,10 @@ class CpuEngine final : public engine::Implementation {
   Status serves(const Device&) const override { return {}; }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const override {
-    return engine::make_planned<CpuCall<ForwardArguments>>(with_implied_options(with_built_in_options(problem)),
-                                                           execution.threads);
+    return plan_with_texts<ForwardArguments>(problem, execution.threads);
   }
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
-    return engine::make_planned<CpuCall<BackwardArguments>>(with_implied_options(with_built_in_options(problem)),
-                                                            execution.threads);
+    return plan_with_texts<BackwardArguments>(problem, execution.threads);
   }
   engine::PlannedCallResult plan_jvp(const AttentionProblem& problem, const Execution& execution) const override {
     return engine::make_planned<CpuCall<JvpArguments>>(problem, execution.threads);

@@ -19,7 +19,7 @@ std::string quoted(std::string text) {
 
 }  // namespace
 
-std::string json_of(const Formula& formula, std::uint32_t gradients) {
+std::string json_of(const Formula& formula, std::uint32_t gradients, bool bias_fits, bool slopes_fit) {
   std::vector<std::string> fields;
   if (formula.has_score()) fields.push_back(fmt::format("\"score\": {}", quoted(formula.score_text())));
   if (formula.has_mask()) fields.push_back(fmt::format("\"mask\": {}", quoted(formula.mask_text())));
@@ -30,6 +30,8 @@ std::string json_of(const Formula& formula, std::uint32_t gradients) {
   }
   if (!captures.empty()) fields.push_back(fmt::format("\"captures\": [{}]", fmt::join(captures, ", ")));
   if (gradients != 0) fields.push_back(fmt::format("\"gradients\": {}", gradients));
+  if (bias_fits) fields.emplace_back("\"bias_fits\": true");
+  if (slopes_fit) fields.emplace_back("\"slopes_fit\": true");
   return fmt::format("{{{}}}", fmt::join(fields, ", "));
 }
 

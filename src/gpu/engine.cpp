@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/captured_options.h"
 #include "gpu/auxiliary/append.h"
 #include "gpu/auxiliary/coded_rows.h"
 #include "gpu/auxiliary/exact_captures.h"
@@ -10,6 +11,7 @@
 #include "gpu/auxiliary/quantize.h"
 #include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
+#include "gpu/params/score.h"
 #include "gpu/plan/supported.h"
 #include "gpu/read_back.h"
 #include "gpu/sparse/sparse.h"
@@ -19,12 +21,13 @@ namespace {
 
 engine::PlannedCallResult planned(const AttentionProblem& problem, const Execution& execution, FamilyPlan plan) {
   if (Status status = check_texts(problem); !status.ok()) return status;
-  if (Status status = check_exact_captures(problem); !status.ok()) return status;
+  const AttentionProblem own = planned_problem(problem);
+  if (Status status = check_exact_captures(own); !status.ok()) return status;
   const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(problem.device.index);
   if (!gpu.ok()) return gpu.status();
-  const AttentionProblem own = planned_problem(problem);
   const engine::PlannedCallResult call = plan_by_family(own, **gpu, engine::wanted_kernels(execution), plan);
-  return after_text_blocks(own, **gpu, with_exact_captures(own, **gpu, call));
+  return engine::with_captured_options(without_idle_softcap(problem),
+                                       after_text_blocks(own, **gpu, with_exact_captures(own, **gpu, call)));
 }
 
 class GpuEngine final : public engine::Implementation {

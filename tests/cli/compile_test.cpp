@@ -74,7 +74,7 @@ TEST_F(CompileCommand, ReadsTheTextsOfARecordedCall) {
   ASSERT_EQ(run_program(explain).exit_code, 0);
   EXPECT_TRUE(contains(recorded(),
                        R"~("expression": {"score": "score + slope[head] * (k - q)", "mask": "k <= q || k < 4", )~"
-                       R"~("captures": [{"name": "slope", "dtype": "float32", "rank": 1}]})~"))
+                       R"~("captures": [{"name": "slope", "dtype": "float32", "rank": 1}], "slopes_fit": true})~"))
       << recorded();
   std::string with_gradient = recorded();
   const std::string captures = R"("rank": 1}])";

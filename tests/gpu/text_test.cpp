@@ -197,6 +197,19 @@ TEST_P(GpuText, OfManyDiagonals) {
                  {{200, 333}});
 }
 
+// Which the kernels of the options compute, of captures in the place of a bias and slopes.
+TEST_P(GpuText, ThatABiasAndAlibiSay) {
+  const CapturedTensor bias = reals("bias", {kHeads, 200, 333});
+  expect_matches(text_case({"20 * tanh(score / 20) + bias[head][q][k]", "", {bias}}, 64), {{200, 333}});
+  CapturedTensor slopes = reals("slope", {kHeads});
+  slopes.wants_gradient = false;
+  expect_matches(text_case({"score + bias[batch][q][k] + slope[head] * (k - q)",
+                            "k <= q && k % 7 != 3",
+                            {reals("bias", {2, 150, 150}), slopes}},
+                           128),
+                 {{150, 150}});
+}
+
 // Scores between -3 and 3 read several elements, each of which takes the gradient of the pairs that read it.
 TEST_P(GpuText, OfAnIndexThatDependsOnTheScore) {
   AttentionCase attention = text_case({"score + table[int(score) + 3]", "", {reals("table", {7})}}, 64);

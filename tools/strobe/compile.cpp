@@ -103,10 +103,11 @@ Result<Target> target_of(const CompileFlags& flags) {
   return target;
 }
 
-/// With a gradient of every capture that may have one.
+/// With a gradient of every capture that may have one, and captures that fit each call.
 AttentionProblem with_texts(AttentionProblem call, const Expression* expression) {
   if (expression == nullptr) return call;
   call.expression.formula = expression->function.formula();
+  call.expression.bias_fits = call.expression.slopes_fit = true;
   for (int i = 0; call.pass == Pass::backward && i < static_cast<int>(expression->captures.size()); ++i) {
     if (expression->function.has_gradient(i)) call.expression.gradients |= 1U << static_cast<unsigned>(i);
   }

@@ -86,6 +86,10 @@ Status read(const std::string& name, const CallJson& json, ExpressionShape& valu
   if (json.contains("gradients")) {
     if (Status status = read("gradients", json["gradients"], gradients); !status.ok()) return status;
   }
+  for (const auto& [field, fits] : {std::pair{"bias_fits", &value.bias_fits}, {"slopes_fit", &value.slopes_fit}}) {
+    if (!json.contains(field)) continue;
+    if (Status status = read(field, json[field], *fits); !status.ok()) return status;
+  }
   for (std::size_t i = 0; i < captures.size(); ++i) {
     const bool wanted = (gradients >> i & 1) != 0;
     if (wanted && function->has_gradient(static_cast<int>(i))) value.gradients |= 1U << i;

@@ -64,6 +64,26 @@ TEST(TextOptions, SayWhatTextsSay) {
   EXPECT_FALSE(gpu::text_rule(both).mask);
 }
 
+// Of captures in the place of a bias and slopes, which the problem says there could be.
+TEST(TextOptions, SayBiasAndAlibi) {
+  const CaptureType bias{"bias", DType::float32, 3};
+  AttentionProblem problem =
+      problem_with({"", "30 * tanh(score / 30) + bias[head][q][k] + slope[head] * (k - q)", "k <= q", {bias, kSlope}});
+  EXPECT_TRUE(gpu::text_rule(gpu::planned_problem(problem)).score);
+  problem.expression.bias_fits = problem.expression.slopes_fit = true;
+  const AttentionProblem planned = gpu::planned_problem(problem);
+  AttentionProblem option = problem_with({"", "", "k <= q", {}});
+  option.modifiers.has_bias = option.modifiers.bias_per_head = option.modifiers.has_alibi = true;
+  option.softcap = 30.0F;
+  EXPECT_EQ(planned, gpu::planned_problem(option));
+  // Gradients of captures that one kernel sums are another's as d_bias.
+  problem.pass = Pass::backward;
+  problem.expression.gradients = 1;
+  const AttentionProblem backward = gpu::planned_problem(problem);
+  EXPECT_TRUE(backward.wants_d_bias);
+  EXPECT_FALSE(backward.expression.given());
+}
+
 TEST(TextOptions, StandBesideMasksThatSayMore) {
   const AttentionProblem planned =
       gpu::planned_problem(problem_with({"", "", "q - k < 300 && k <= q && (q - k) % 4 == 0", {}}));
