@@ -56,7 +56,8 @@ constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v, 
   const bool walks = rule.block_mask != 0;
   if (walks && (needs_registers || rule.text.score || rule.alibi || rule.block_mask % kJointKeys != 0)) return false;
   if (head_dim == 64 && head_dim_v == 64) return block_m == 64 || !(needs_registers || walks || has_text(rule));
-  return !needs_registers && !rule.text.slope && head_dim == 128 && head_dim_v <= 128;
+  if (rule.text.slope || (rule.text.tile_values > 0 && !rule.mask_right)) return false;
+  return !needs_registers && head_dim == 128 && head_dim_v <= 128;
 }
 
 }  // namespace strobe::sm90::backward

@@ -174,8 +174,9 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
        "block_mask 64, head_dim 256, head_dim_v 256, block_n 64, serial, producer_registers 72, consumer_registers "
        "216"},
       {4096, 64, blocks_of_128,
-       "block_mask 128, head_dim 64, head_dim_v 64, consumer_warpgroups 1, q_stages 2, ctas_per_sm 2, no looks_ahead, "
-       "no late_values, output_stages 1, producer_registers 72, consumer_registers 184"},
+       "block_mask 128, head_dim 64, head_dim_v 64, block_n 64, stages 3, q_stages 2, serial, no ping_pong, "
+       "ctas_per_sm "
+       "2, output_stages 1, producer_registers 32, consumer_registers 104"},
       {4096, 128, blocks_of_128,
        "block_mask 128, q_stages 2, no looks_ahead, no late_values, producer_registers 72, consumer_registers 216"},
       {8192, 64, chunks,

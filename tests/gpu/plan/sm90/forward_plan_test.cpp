@@ -295,7 +295,8 @@ TEST(Sm90ForwardPlan, BlockMasksTakeTwoCtasWhereTheyFit) {
       problem.modifiers.block_size = block_size;
       const forward::Config config = config_of(problem);
       EXPECT_EQ(config.ctas_per_sm, head_dim == 128 && block_size == 128 ? 1 : 2);
-      EXPECT_EQ(config.loop, forward::Loop::pipelined);
+      const bool narrow = head_dim == 64 && block_size == 128;  // whose four warpgroups hide the softmax
+      EXPECT_EQ(config.loop, narrow ? forward::Loop::serial : forward::Loop::pipelined);
       EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
     }
   }

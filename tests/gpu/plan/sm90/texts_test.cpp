@@ -3,6 +3,7 @@
 // same, and what cannot be combined.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -19,7 +20,9 @@
 #include "sm80/supported.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
+#include "sm90/forward_plan.h"
 #include "sm90/forward_variant.h"
+#include "sm90/shown_blocks.h"
 #include "sm90/supported.h"
 #include "strobe/expression.h"
 
@@ -99,10 +102,60 @@ TEST(Texts, ChooseTheDesignOfTheBackward) {
     problem.pass = Pass::backward;
     return backward_config(gpu::planned_problem(problem))->by_roles;
   };
-  EXPECT_TRUE(by_roles("score + slope[head] * (k - q)", "k <= q"));
+  EXPECT_FALSE(by_roles("score + slope[head] * (k - q)", "k <= q"));
+  EXPECT_TRUE(by_roles("score + slope[head] * (k - q)", ""));  // for lack of registers
   EXPECT_FALSE(by_roles("", "k <= q || slope[k] > 0.0"));
   EXPECT_TRUE(by_roles("score * slope[head]", ""));
   EXPECT_TRUE(by_roles("score + slope[head]", "k <= q || k < 512"));
+}
+
+// In any order: with `deterministic` they go by roles at head_dim 128, for lack of registers.
+TEST(Texts, AreSummedInOrderByRoles) {
+  AttentionProblem problem = problem_with({"", "score + slope[q]", "k <= q", {kSlope}});
+  problem.pass = Pass::backward;
+  EXPECT_FALSE(backward_config(gpu::planned_problem(problem))->by_roles);
+  problem.deterministic = true;
+  EXPECT_TRUE(backward_config(gpu::planned_problem(problem))->by_roles);
+}
+
+TEST(Texts, TakeFourWarpgroupsOfNarrowHeads) {
+  const auto tiles = [](const char* score, const char* mask) {
+    const AttentionProblem problem = problem_with({"", score, mask, {kSlope}}, 4096, 64);
+    return *forward_config(gpu::planned_problem(problem), kH200);
+  };
+  const forward::Config score = tiles("score + slope[q]", "k <= q");
+  EXPECT_EQ(std::pair(score.consumer_warpgroups, score.ctas_per_sm), std::pair(4, 1));
+  const forward::Config mask = tiles("", "k <= q || k < 512");
+  EXPECT_EQ(std::pair(mask.consumer_warpgroups, mask.ctas_per_sm), std::pair(2, 2));
+  const forward::Config both = tiles("score + slope[q]", "k <= q || k < 512");
+  EXPECT_EQ(std::pair(both.consumer_warpgroups, both.ctas_per_sm), std::pair(1, 2));
+}
+
+// Where the host knows what a mask shows, tiles are dealt by that; what a capture holds the device alone knows.
+TEST(Texts, AreDealtByWhatTheyShow) {
+  const auto schedule = [](const char* mask) {
+    const AttentionProblem problem = problem_with({"", "", mask, {kDocument}});
+    return forward_config(gpu::planned_problem(problem), kH200)->schedule;
+  };
+  EXPECT_EQ(schedule("k <= q || k < 512"), Schedule::dealt);
+  EXPECT_EQ(schedule("k <= q && (q - k) % 4 == 0"), Schedule::dealt);
+  EXPECT_EQ(schedule("k <= q && document[k] == document[q]"), Schedule::rounds);
+  EXPECT_EQ(schedule("k <= q || (head == 0 && k < 512)"), Schedule::rounds);
+}
+
+TEST(Texts, ShowBlocks) {
+  const auto shown = [](const char* mask, std::int64_t seqlen) {
+    const AttentionProblem problem = gpu::planned_problem(problem_with({"", "", mask, {}}, seqlen));
+    return shown_blocks(problem, *forward_config(problem, kH200));
+  };
+  const std::vector<double> prefix = shown("k <= q || k < 300", 1000);  // tiles of 128 queries, blocks of 128 keys
+  EXPECT_EQ(prefix, (std::vector<double>{3, 3, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(shown("k < q - 100 && k < 512", 640), (std::vector<double>{1, 2, 3, 4, 4}));
+  // Of long sequences blocks are looked at by twos and fours.
+  const std::vector<double> all = shown("k >= 0 && k < 2000000", 65536);
+  ASSERT_EQ(all.size(), 512U);
+  EXPECT_EQ(all.front(), 512.0);
+  EXPECT_EQ(all.back(), 512.0);
 }
 
 // The joint design knows what is dropped by the sign of P, which has one of its own where a derivative comes with it.
