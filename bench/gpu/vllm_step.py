@@ -5,8 +5,9 @@ The backend of strobe-vllm writes new keys and values to slots of a cache and co
 it, in the CUDA graph that vLLM captures for any batch of as many tokens, in one for this shape, and without vLLM's
 graphs, as steps of many tokens run. With FA3_SITE, the folder of FlashAttention-3's flash_attn_interface, beside its
 flash_attn_with_kvcache, which writes and attends in one call. Steps of prompts alone and layers of encoders are also
-beside its flash_attn_varlen_func over the packed new keys; it writes nothing, as encoders do. Times are medians between
-CUDA events, in turns. Where vLLM is missing, tests/vllm/contract.py stands for it.
+beside its flash_attn_varlen_func over the packed new keys, which writes nothing, as encoders do; steps also with the
+backend's own write before it. Times are medians between CUDA events, in turns. Where vLLM is missing,
+tests/vllm/contract.py stands for it.
 """
 
 import importlib
@@ -103,6 +104,11 @@ def runs_of(lengths, rival, *, is_encoder=False):
         runs["FlashAttention-3"] = captured(lambda: over_cache(rival, server, step, before))
     if all(context == 0 for context, _ in lengths):
         runs["FlashAttention-3, packed"] = captured(lambda: over_packed_keys(rival, server, step))
+        if not is_encoder:
+            slots = step.common().slot_mapping
+            runs["FlashAttention-3, written and packed"] = captured(
+                lambda: over_packed_keys(rival, server, step, slots)
+            )
     return runs
 
 
@@ -129,9 +135,12 @@ def over_cache(rival, server, step, before):
         )
 
 
-def over_packed_keys(rival, server, step):
+def over_packed_keys(rival, server, step, slots=None):
+    """With `slots` the new keys are written there first."""
     longest = max(new for _, new in step.lengths)
     with torch.no_grad():
+        if slots is not None:
+            server.impl.do_kv_cache_update(server.layer, step.k, step.v, server.cache, slots)
         return rival.flash_attn_varlen_func(
             step.q,
             step.k,

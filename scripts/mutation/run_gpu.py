@@ -20,10 +20,11 @@ from pathlib import Path
 from gpu_backward_mutations import GRADIENTS
 from gpu_mutations import KERNELS, PLAIN
 from gpu_option_mutations import OPTIONS
+from gpu_text_mutations import TEXTS
 from gpu_wide_mutations import WIDE
 from tree import ROOT, Mutation, make_tree, run, with_mutations
 
-MUTATIONS = [*PLAIN, *GRADIENTS, *OPTIONS, *WIDE]
+MUTATIONS = [*PLAIN, *GRADIENTS, *OPTIONS, *TEXTS, *WIDE]
 
 FOLDER = ROOT / "build" / "mutation-gpu"
 TREE, BUILD = FOLDER / "tree", FOLDER / "build"

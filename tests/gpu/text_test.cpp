@@ -56,6 +56,12 @@ TEST_P(GpuText, MasksOfLines) {
 
 TEST_P(GpuText, MasksOfDiagonals) { expect_matches({"", "(q - k) % 4 == 0 || k / 32 == q / 32", {}}); }
 
+// Of more blocks than a warp knows at a time.
+TEST_P(GpuText, MasksOfManyBlocks) {
+  expect_forward_matches(text_case({"", "(k / 64 + q / 8) % 5 == 0 || k % 3000 < 200", {}}, 64), {{130, 9000}});
+  expect_forward_matches(text_case({"", "k > 8900 || k < 30", {}}, 128), {{70, 9000}});
+}
+
 // Of which a part is a causal mask or a window.
 TEST_P(GpuText, MasksThatSayMore) {
   const TextCase documents{
