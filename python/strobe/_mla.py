@@ -37,8 +37,7 @@ def mla(
     multiplies it by for long contexts. The options are those of ``attention``, ``causal`` among them. The columns of a
     cache of int8 or float8_e4m3fn share scales: ``k_descale`` alone.
 
-    Raises what ``attention`` raises. On GPUs rows of more than 256 columns have no float32, and packed ones no 8 bits:
-    NotImplementedError.
+    Raises what ``attention`` raises. On GPUs rows of more than 256 columns have no float32: NotImplementedError.
     There are no gradients: training computes the heads' own keys and values.
 
     Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1; "DeepSeek-V3 Technical Report" (2024), section 2.1.1.

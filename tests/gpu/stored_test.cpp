@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -14,6 +15,7 @@
 #include "attention/cache_copy.h"
 #include "attention/random.h"
 #include "attention/seeds.h"
+#include "call/arithmetic.h"
 #include "device_cache.h"
 #include "eight_bit/stored_case.h"
 #include "gpu_test.h"
@@ -58,7 +60,6 @@ StoredCase wide_stored_case(std::uint64_t seed) {
   Random of_group(seed / kSeedsOfStored);
   std::tie(c.head_dim, c.head_dim_v) =
       of_group.one_of<std::pair<std::int64_t, std::int64_t>>({{512, 512}, {576, 512}, {320, 256}, {64, 512}});
-  c.packed = false;
   c.fill(seed);
   return c;
 }
@@ -128,6 +129,24 @@ TEST_P(GpuStored, WideHeadsMatchReference) {
   std::cout << seeds.size() << " configurations\n";
 }
 
+TEST_P(GpuStored, WideHeadsUnderABlockMask) {
+  for (const std::uint64_t seed : chosen_seeds(40)) {
+    StoredCase c = wide_stored_case(seed);
+    c.packed = false;
+    c.seqlen_q += 64;  // few queries have no blocks
+    c.fill(seed);
+    const std::int64_t q_blocks = ceil_div<std::int64_t>(c.seqlen_q, 64),
+                       k_blocks = ceil_div<std::int64_t>(c.seqlen_k, 64);
+    io::HostTensor blocks = io::make_tensor(DType::uint8, {1, 1, q_blocks, k_blocks});
+    Random random(seed);
+    for (std::byte& block : blocks.bytes) block = static_cast<std::byte>(random.integer(0, 1));
+    ForwardArguments arguments = c.with_outputs(c.stored());
+    arguments.modifiers.block_mask = io::view(blocks);
+    arguments.modifiers.block_size = 64;
+    if (!matches_reference(arguments, c, seed)) return;
+  }
+}
+
 /// Of latent rows, which are key and value.
 StoredCase latent_stored_case(std::uint64_t seed) {
   StoredCase c = wide_stored_case(seed);
@@ -144,7 +163,7 @@ StoredCase latent_stored_case(std::uint64_t seed) {
 
 ForwardArguments with_values_in_keys(ForwardArguments arguments, const StoredCase& c) {
   arguments.v = arguments.k;
-  arguments.v.shape[3] = c.head_dim_v;
+  arguments.v.shape[static_cast<std::size_t>(arguments.v.rank - 1)] = c.head_dim_v;
   arguments.v_descale = arguments.k_descale;
   return arguments;
 }

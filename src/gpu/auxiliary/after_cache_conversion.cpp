@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,9 +32,16 @@ ConstTensorView rows_at(const AttentionProblem& problem, void* data, std::int64_
   view.data = data;
   view.dtype = problem.dtype;
   view.device = problem.device;
-  view.rank = 4;
-  view.shape = {problem.batch, problem.seqlen_k, problem.heads_kv, columns};
-  view.strides = {problem.seqlen_k * problem.heads_kv * columns, problem.heads_kv * columns, columns, 1};
+  const std::int64_t row = problem.heads_kv * columns;
+  if (problem.packed_k) {
+    view.rank = 3;
+    view.shape = {problem.total_k, problem.heads_kv, columns};
+    view.strides = {row, columns, 1};
+  } else {
+    view.rank = 4;
+    view.shape = {problem.batch, problem.seqlen_k, problem.heads_kv, columns};
+    view.strides = {problem.seqlen_k * row, row, columns, 1};
+  }
   return view;
 }
 
@@ -43,8 +52,9 @@ bool shares_columns(const AttentionProblem& problem, const ForwardArguments& giv
 
 auxiliary::ConvertedTensor tensor_of(const RowsView& from, const ConstTensorView& scales, std::int64_t scale_rows,
                                      const ConstTensorView& to) {
-  const auto pieces = static_cast<int>(to.shape[3] / auxiliary::kConvertedElements);
-  const int row_pieces = static_cast<int>(to.shape[2]) * pieces;
+  const auto last = static_cast<std::size_t>(to.rank - 1);
+  const auto pieces = static_cast<int>(to.shape[last] / auxiliary::kConvertedElements);
+  const int row_pieces = static_cast<int>(to.shape[last - 1]) * pieces;
   return {.from = rows_of_pairs(from),
           .scales = scale_params(scales, scale_rows),
           .to = static_cast<unsigned short*>(const_cast<void*>(to.data)),
@@ -86,7 +96,7 @@ class AfterCacheConversion final : public engine::PlannedCall {
       arguments.v = rows_at(problem_, workspace + values_, problem_.head_dim_v);
       if (shares_columns(problem_, given)) {
         arguments.v = arguments.k;
-        arguments.v.shape[3] = problem_.head_dim_v;
+        arguments.v.shape[static_cast<std::size_t>(arguments.v.rank - 1)] = problem_.head_dim_v;
       }
       arguments.k_descale = arguments.v_descale = arguments.page_table = {};
       arguments.sequences.cache_batch_idx = {};
@@ -108,7 +118,9 @@ class AfterCacheConversion final : public engine::PlannedCall {
     if (to.v.data == to.k.data) params.v.to = nullptr;
     params.cache = cache_params(problem_, from, 0);
     params.seqused = static_cast<const int*>(from.sequences.seqused_k.data);
+    params.cu_seqlens = static_cast<const int*>(from.sequences.cu_seqlens_k.data);
     params.seqlen = static_cast<int>(problem_.seqlen_k);
+    params.total = problem_.total_k;
     params.chunks = static_cast<int>(ceil_div<std::int64_t>(problem_.seqlen_k, auxiliary::kConvertedRows));
     params.by_chunks = Divisor::of(params.chunks);
     params.in_pages = problem_.page_size != 0;

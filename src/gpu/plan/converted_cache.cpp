@@ -15,11 +15,16 @@ constexpr std::int64_t kMostWideBytes = std::int64_t{1} << 33;  // as there is n
 
 /// Whether the conversion's kernel takes it, whatever its size.
 bool may_be_converted(const AttentionProblem& problem) {
-  const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && !problem.packed_k &&
-                        !problem.row_invariant && problem.dtype != DType::float32 && problem.modifiers.block_size == 0;
+  const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && !problem.row_invariant &&
+                        problem.dtype != DType::float32;
   return is_cache && problem.batch != 0 && problem.heads_kv != 0 && problem.seqlen_k != 0 &&
          problem.head_dim % auxiliary::kConvertedElements == 0 &&
          problem.head_dim_v % auxiliary::kConvertedElements == 0;
+}
+
+/// Of a converted K or V.
+Checked converted_rows(const AttentionProblem& problem) {
+  return problem.packed_k ? Checked(problem.total_k) : Checked(problem.batch) * problem.seqlen_k;
 }
 
 Checked all_converted_bytes(const AttentionProblem& problem) {
@@ -29,7 +34,7 @@ Checked all_converted_bytes(const AttentionProblem& problem) {
 }  // namespace
 
 Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
-  return round_up(Checked(problem.batch) * problem.seqlen_k * problem.heads_kv * columns * 2, kWorkspaceAlignment);
+  return round_up(converted_rows(problem) * problem.heads_kv * columns * 2, kWorkspaceAlignment);
 }
 
 bool is_too_large_to_convert(const AttentionProblem& problem) {
@@ -43,7 +48,8 @@ bool converts_cache(const AttentionProblem& problem) {
   if (!may_be_converted(problem)) return false;
   const Checked bytes = all_converted_bytes(problem);
   if (has_wide_heads(problem)) return bytes.at_most(kMostWideBytes);
-  if (problem.has_leftpad_k || !bytes.at_most(kMostBytes)) return false;
+  const bool has_blocks = problem.modifiers.block_size != 0;
+  if (problem.packed_k || problem.has_leftpad_k || has_blocks || !bytes.at_most(kMostBytes)) return false;
   const Checked rows = Checked(problem.total_q) * (problem.heads_q / problem.heads_kv);
   const Checked products = rows * most_visible_keys(problem, score_rule(problem));
   const Checked keys = Checked(problem.batch) * problem.seqlen_k;
@@ -55,7 +61,7 @@ AttentionProblem with_converted_cache(AttentionProblem problem) {
   problem.stored = {};
   problem.page_size = 0;
   problem.has_cache_batch_idx = false;
-  problem.total_k = problem.batch * problem.seqlen_k;
+  problem.total_k = converted_rows(problem).value();
   return problem;
 }
 

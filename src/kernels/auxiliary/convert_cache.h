@@ -10,15 +10,35 @@ namespace strobe::auxiliary {
 
 constexpr long long kNoRow = -1;  // of a page or an entry that does not exist, or behind those that are used
 
+/// The rows of a sequence.
+struct ConvertedSequence {
+  long long start;  // the first one's place among all
+  int rows, used;
+};
+
+__device__ __forceinline__ ConvertedSequence converted_sequence(const ConvertCacheParams& params, int sequence) {
+  ConvertedSequence of{static_cast<long long>(sequence) * params.seqlen, params.seqlen, 0};
+  if (params.cu_seqlens != nullptr) {  // of any numbers, none beyond the tensor
+    const long long begin = max(params.cu_seqlens[sequence], 0);
+    const long long end = min(static_cast<long long>(params.cu_seqlens[sequence + 1]), params.total);
+    of.start = begin;
+    of.rows = static_cast<int>(min(max(end - begin, 0LL), static_cast<long long>(params.seqlen)));
+  }
+  of.used = params.seqused == nullptr ? of.rows : min(max(params.seqused[sequence], 0), of.rows);
+  return of;
+}
+
 /// Where rows [first, first + kConvertedRows) of a sequence lie in the cache, counted from head 0.
-__device__ __forceinline__ void find_rows(const ConvertCacheParams& params, const Rows& rows, int sequence, int first,
-                                          int used, long long (&offsets)[kConvertedRows]) {
+__device__ __forceinline__ void find_rows(const ConvertCacheParams& params, const Rows& rows, int sequence,
+                                          long long start, int first, int used, long long (&offsets)[kConvertedRows]) {
   if (threadIdx.x >= kConvertedRows) return;
   const int row = first + threadIdx.x;
   long long offset = kNoRow;
   if (row < used) {
     sequence::CachePlace place{sequence, row};
-    if (params.in_pages) {
+    if (params.cu_seqlens != nullptr) {
+      place = {0, static_cast<int>(start) + row};
+    } else if (params.in_pages) {
       place = sequence::cache_place<true, false>(params.cache, sequence, row);
     } else if (params.has_entries) {
       place = sequence::cache_place<false, true>(params.cache, sequence, row);
@@ -73,14 +93,14 @@ __global__ void __launch_bounds__(kConvertThreads) convert_cache(const __grid_co
   const int chunk_of_all = blockIdx.x / 2;
   const int sequence = params.by_chunks.quotient(chunk_of_all);
   const int first = (chunk_of_all - sequence * params.chunks) * kConvertedRows;
-  const int used = params.seqused == nullptr ? params.seqlen : min(max(params.seqused[sequence], 0), params.seqlen);
-  const int end = min(used + kRowsBehind, params.seqlen);
+  const ConvertedSequence of = converted_sequence(params, sequence);
+  const int end = min(of.used + kRowsBehind, of.rows);
   if (first >= end) return;
   const ConvertedTensor& tensor = is_value ? params.v : params.k;
   if (tensor.to == nullptr) return;
-  find_rows(params, tensor.from, sequence, first, used, offsets);
+  find_rows(params, tensor.from, sequence, of.start, first, of.used, offsets);
   __syncthreads();
-  const long long start = (static_cast<long long>(sequence) * params.seqlen + first) * tensor.row_pieces;
+  const long long start = (of.start + first) * tensor.row_pieces;
   convert_rows<C>(tensor, sequence, first, min(end - first, kConvertedRows), tensor.to + start * kConvertedElements,
                   offsets);
 }

@@ -28,7 +28,8 @@ constexpr int kRowsBehind = 256;
 struct ConvertedTensor {
   Rows from;  // counts pairs of elements
   ScaleParams scales;
-  unsigned short* to;                     // [batch, seqlen, heads, columns]; of V null where it is K's first columns
+  unsigned short* to;                     // [batch, seqlen, heads, columns], packed [total, heads, columns]; null of V
+                                          // where it is K's first columns
   int row_pieces;                         // of kConvertedElements, of all heads
   Divisor by_row_pieces, by_head_pieces;  // of all heads and of one
 };
@@ -36,8 +37,10 @@ struct ConvertedTensor {
 struct ConvertCacheParams {
   ConvertedTensor k, v;
   CacheParams cache;
-  const int* seqused;  // [batch]; null: all rows
-  int seqlen, chunks;  // of a sequence: rows, and CTAs for each of K and V
+  const int* cu_seqlens;  // [batch + 1], of packed rows; null: they are not
+  const int* seqused;     // [batch]; null: all rows
+  long long total;        // packed rows
+  int seqlen, chunks;     // of a sequence: rows at most, and CTAs for each of K and V
   Divisor by_chunks;
   bool in_pages, has_entries;
 };

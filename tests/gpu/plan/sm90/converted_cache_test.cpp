@@ -51,6 +51,32 @@ TEST(Sm90ConvertedCache, IsThatOfManyQueryRows) {
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.head_dim = 36; }));
 }
 
+// Whose kernels convert nothing.
+TEST(Sm90ConvertedCache, IsEveryOneOfWideHeads) {
+  const auto converts_wide = [](const auto& change) {
+    return converts([&](AttentionProblem& p) {
+      p.head_dim = p.head_dim_v = 512;
+      change(p);
+    });
+  };
+  EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.seqlen_q = 1, p.total_q = p.batch; }));
+  EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.packed_k = true; }));
+  EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.modifiers.block_size = 128; }));
+  EXPECT_FALSE(converts_wide([](AttentionProblem& p) { p.row_invariant = true; }));
+  EXPECT_FALSE(converts_wide([](AttentionProblem& p) { p.dtype = DType::float32; }));
+}
+
+TEST(Sm90ConvertedCache, PackedRowsStayPacked) {
+  AttentionProblem problem = chunk(64);
+  problem.head_dim = problem.head_dim_v = 512;
+  problem.packed_k = true;
+  problem.total_k = 12345;
+  AttentionProblem converted = problem;
+  converted.stored = {};
+  EXPECT_EQ(gpu::with_converted_cache(problem), converted);
+  EXPECT_EQ(gpu::converted_bytes(problem, 512).value(), 12345 * problem.heads_kv * 512 * 2);
+}
+
 TEST(Sm90ConvertedCache, RowsCountAsTheirKeysAreSeen) {
   EXPECT_TRUE(converts([](AttentionProblem& p) { p.window.left = 2047; }));
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.window.left = 2046; }));
