@@ -54,7 +54,13 @@ def masks(seqlen: int, batch: int) -> list[Modification]:
             "documents, causal",
             mask="k <= q && document[k] == document[q]",
             captures={"document": document},
-            option={"causal": True, "cu_seqlens_q": offsets, "cu_seqlens_k": offsets},
+            option={
+                "causal": True,
+                "cu_seqlens_q": offsets,
+                "cu_seqlens_k": offsets,
+                "max_seqlen_q": DOCUMENT,
+                "max_seqlen_k": DOCUMENT,
+            },
             mask_mod=lambda _b, _h, q, k: (q >= k) & (document[q] == document[k]),
         ),
         Modification(
