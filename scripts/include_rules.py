@@ -94,7 +94,12 @@ ALLOWED = {
     },
     # The lists of families.
     "src/gpu/families.cpp": ["src/gpu", *(f"src/{family}/family.h" for family in FAMILIES)],
-    "src/gpu/pack.cpp": ["src/gpu", "src/runtime", *(f"src/{family}/pack.h" for family in FAMILIES)],
+    "src/gpu/pack.cpp": [
+        "src/gpu",
+        "src/runtime",
+        "src/sm90/few_rows.h",
+        *(f"src/{family}/{header}.h" for family in FAMILIES for header in ("pack", "list_kernels")),
+    ],
     "src/engine": [PUBLIC, "src/call"],
     "src/engine/registry.cpp": [
         PUBLIC,

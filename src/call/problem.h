@@ -66,6 +66,7 @@ struct ExpressionShape {
   // An engine's: options of the problem say the score, or the mask, so that it is not to be looked at.
   bool score_is_option = false;
   bool mask_is_option = false;
+  bool mask_is_bits = false;  // likewise, bits beside the block mask
 
   bool given() const { return formula != nullptr; }
   /// Texts that were parsed once are one formula.

@@ -251,8 +251,7 @@ std::string for_each_read(const Formula& formula) {
 }
 
 /// The functions that find what kernels keep, and where each value is.
-std::string finding_all(const Formula& formula, Places& places) {
-  const KeptValues& kept = formula.kept();
+std::string finding_all(const Formula& formula, const KeptValues& kept, Places& places) {
   std::string code;
   for (const auto& [scope, ids] : {std::pair("tile", &kept.tile), std::pair("query", &kept.query),
                                    std::pair("key", &kept.key), std::pair("diagonal", &kept.diagonal)}) {
@@ -266,13 +265,13 @@ std::string finding_all(const Formula& formula, Places& places) {
 
 }  // namespace
 
-std::string device_code(const Formula& formula) {
+std::string device_code(const Formula& formula, const Parts& parts) {
   constexpr std::string_view kTakes = "const Captures& captures, const Position& position";
   std::string code =
       "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n\n#include \"kernels/expression/element.h\"\n"
       "#include \"kernels/expression/range.h\"\n\nnamespace strobe::expression {\n\n";
   Places places;
-  code += finding_all(formula, places);
+  code += finding_all(formula, formula.kept(parts), places);
   add_real_distances(formula.graph(), places);
   const auto add = [&](std::string_view type, std::string_view name, std::string_view more, Id root) {
     code += fmt::format("template <typename Captures>\n{}",
@@ -281,12 +280,12 @@ std::string device_code(const Formula& formula) {
         "template <typename Captures, typename Kept>\n{}",
         function(fmt::format("{} {}({}, const Kept& kept{})", type, name, kTakes, more), formula, root, places));
   };
-  if (formula.has_score()) {
+  if (parts.score) {
     add("float", "score_of", ", float score", formula.score());
     add("float", "slope_of", ", float score", formula.slope());
     code += constants_of_reads(formula) + for_each_read(formula);
   }
-  if (formula.has_mask()) {
+  if (parts.mask) {
     add("bool", "shows", "", formula.mask());
     code += visibility(formula);
   }

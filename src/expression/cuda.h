@@ -16,6 +16,7 @@ namespace strobe::expression {
 ///   Range visibility(captures, tile)              of the mask over a tile
 ///   void for_each_read(captures, gradients, position, score, visit)   visit<read, capture>(place, derivative) of each
 ///                                                 read of a real capture: its Place by the strides of `gradients`
-std::string device_code(const Formula& formula);
+/// Of those of its texts that are asked for; it has them.
+std::string device_code(const Formula& formula, const Parts& parts);
 
 }  // namespace strobe::expression

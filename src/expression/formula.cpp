@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "expression/names.h"
@@ -77,6 +78,17 @@ std::string_view name_of(Pattern pattern) {
   }
 }
 
+void Formula::keep_values() {
+  std::vector<Id> roots;
+  if (has_score()) roots = {score(), slope()};
+  kept_of_score_ = kept_values(graph_, roots);
+  if (has_mask()) {
+    kept_of_mask_ = kept_values(graph_, std::array{mask()});
+    roots.push_back(mask());
+  }
+  kept_ = kept_values(graph_, roots);
+}
+
 Status Formula::parse_texts(std::string_view score, std::string_view mask) {
   const auto parse_one = [&](std::string_view what, std::string_view text, bool boolean, std::optional<Id>& simplified,
                              std::optional<Id>& written) -> Status {
@@ -143,10 +155,7 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
                   fmt::format("score: the text reads real captures at {} places, of which {} are the most",
                               formula->reads_.size(), kMostReads));
   }
-  std::vector<Id> roots;
-  if (formula->has_score()) roots = {formula->score(), formula->slope()};
-  if (formula->has_mask()) roots.push_back(formula->mask());
-  formula->kept_ = kept_values(formula->graph_, roots);
+  formula->keep_values();
   formula->hash_ = formula->hash_of_all();
   formula->score_text_ = score;
   formula->mask_text_ = mask;

@@ -41,6 +41,12 @@ struct Read {
   Pattern pattern = Pattern::none;
 };
 
+/// Which of a formula's texts.
+struct Parts {
+  bool score = false;
+  bool mask = false;
+};
+
 /// Immutable once parsed, and shared by the calls that use it.
 class Formula {
  public:
@@ -51,6 +57,7 @@ class Formula {
   const std::vector<Capture>& captures() const { return captures_; }
   bool has_score() const { return score_.has_value(); }
   bool has_mask() const { return mask_.has_value(); }
+  Parts parts() const { return {.score = has_score(), .mask = has_mask()}; }
 
   /// Simplified, with the derivatives.
   const Graph& graph() const { return graph_; }
@@ -64,8 +71,11 @@ class Formula {
   Id written_score() const { return *written_score_; }
   Id written_mask() const { return *written_mask_; }
 
-  /// What kernels keep for a tile, of score, slope and mask.
+  /// What kernels keep for a tile, of the mask, and of the score and its slope: of all, or of those that are asked for.
   const KeptValues& kept() const { return kept_; }
+  const KeptValues& kept(const Parts& parts) const {
+    return parts.score && parts.mask ? kept_ : parts.mask ? kept_of_mask_ : kept_of_score_;
+  }
 
   /// Which variables score and mask depend on.
   Variables score_variables() const { return score_ ? dependencies(graph_)[*score_] : 0U; }
@@ -87,6 +97,7 @@ class Formula {
   Formula() = default;
   Status parse_texts(std::string_view score, std::string_view mask);
   void derive();
+  void keep_values();
   std::uint64_t hash_of_all() const;
 
   std::vector<Capture> captures_;
@@ -95,7 +106,7 @@ class Formula {
   std::optional<Id> score_, mask_, written_score_, written_mask_;
   Id slope_ = 0;
   std::vector<Read> reads_;
-  KeptValues kept_;
+  KeptValues kept_, kept_of_score_, kept_of_mask_;
   std::string score_text_, mask_text_, text_;
   std::uint64_t hash_ = 0;
 };

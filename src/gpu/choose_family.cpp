@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "call/text_options.h"
-#include "gpu/auxiliary/text_blocks.h"
 #include "gpu/call/override.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
 #include "gpu/plan/supported.h"
+#include "gpu/plan/text_blocks.h"
 #include "gpu/tuned.h"
 
 namespace strobe::gpu {

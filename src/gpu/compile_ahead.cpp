@@ -8,6 +8,7 @@
 #include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
 #include "gpu/engine.h"
+#include "gpu/plan/text_blocks.h"
 #include "gpu/tuned.h"
 #include "gpu/variant/architecture.h"
 #include "runtime/kernel_store.h"

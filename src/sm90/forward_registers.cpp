@@ -67,7 +67,8 @@ int option_registers(const ScoreRule& rule) {
   const int modifiers = (rule.softcap ? kSoftcapRegisters : 0) + (rule.alibi ? kAlibiRegisters : 0) +
                         (rule.bias ? kBiasRegisters : 0) + (rule.dropout ? kDropoutRegisters : 0) +
                         (rule.tree_mask ? kTreeMaskRegisters : 0) + (has_text(rule) ? kTextRegisters : 0) +
-                        (rule.block_mask != 0 ? kBlockMaskRegisters : 0);
+                        (rule.block_mask != 0 ? kBlockMaskRegisters : 0) +
+                        (has_block_bits(rule) ? kBlockBitsRegisters : 0);
   const int others = int{rule.max_logits} + int{rule.mask_left} + int{rule.varlen || rule.chunked};
   return modifiers + 8 * others;
 }
@@ -84,6 +85,7 @@ Loop loop_of(const Config& config) {
   if (rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1) return Loop::serial;
   // Four warpgroups have no registers for a second block beside a text, nor for one beside a walk over blocks.
   if (warpgroups_per_sm(config) == 4 && (has_text(rule) || rule.block_mask != 0)) return Loop::serial;
+  if (rule.dropout && has_block_bits(rule)) return Loop::serial;
   if (rule.row_invariant && rule.tree_mask && config.consumer_warpgroups <= 2) return Loop::serial;
   // Joining segments and a text's values of diagonals together leave three warpgroups no registers for a second block.
   if (config.segment_blocks > 0 && rule.text.diagonal_values > 0 && config.consumer_warpgroups == 3) {

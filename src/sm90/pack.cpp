@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/pack.h"
 
+#include <string_view>
+
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/auxiliary/pack.h"
 #include "gpu/plan/known_devices.h"
@@ -95,6 +97,23 @@ std::vector<AttentionProblem> options_of_models() {
   return problems;
 }
 
+/// Masks that are texts, of positions alone, which the host knows, and of captures: the kernels are the same for all
+/// texts, but for the one that looks at the text first.
+std::vector<AttentionProblem> text_mask_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem = plain_problem();
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+      problem.head_dim = problem.head_dim_v = head_dim;
+      problem.causal = causal;
+      for (const std::string_view mask : {"(q + k) % 2 == 0", "document[q] == document[k]"}) {
+        problems.push_back(gpu::with_text_mask(problem, mask));
+      }
+    }
+  }
+  return problems;
+}
+
 /// 8-bit operands as quantize() makes them by default, and e4m3 as an error budget's fast mode does; O in bfloat16.
 std::vector<AttentionProblem> eight_bit_problems() {
   std::vector<AttentionProblem> problems;
@@ -107,8 +126,9 @@ std::vector<AttentionProblem> eight_bit_problems() {
         problem.dtype = dtype;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = causal;
-        for (const std::int64_t seqlen : {2048, 16384}) {
+        for (const auto& [seqlen, packed] : {std::pair{2048, false}, {16384, false}, {16384, true}}) {
           problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
+          problem.packed_q = problem.packed_k = packed;
           problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
           if (dtype == DType::int8 || head_dim < 256) problems.push_back(problem);  // else it spills
           if (dtype == DType::int8) continue;
@@ -122,7 +142,7 @@ std::vector<AttentionProblem> eight_bit_problems() {
   return problems;
 }
 
-/// Prompts over a cache in 8 bits, in pages: its conversion, and the kernels of used lengths.
+/// Prompts over a cache in 8 bits, in pages, batched and packed: its conversion, and the kernels of used lengths.
 std::vector<AttentionProblem> stored_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
@@ -138,7 +158,10 @@ std::vector<AttentionProblem> stored_problems() {
       for (const std::int64_t seqlen : {512, 16384}) {
         problem.seqlen_q = problem.total_q = problem.seqlen_k = problem.total_k = seqlen;
         problem.stored = {stored, seqlen, seqlen};
-        problems.push_back(problem);
+        for (const bool packed : {false, true}) {
+          problem.packed_q = packed;
+          problems.push_back(problem);
+        }
       }
     });
   }
@@ -263,6 +286,10 @@ std::vector<runtime::CommonVariant> pack() {
     add_forward(problem, list);
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, list);
     if (problem.modifiers.has_sink) list.add(gpu::sink_variant(gpu::kSm90a), 0);
+  }
+  for (const AttentionProblem& problem : text_mask_problems()) {
+    add_forward(problem, list);
+    add_backward(problem, false, list);
   }
   for (const AttentionProblem& problem : wide_problems()) {
     add_forward(problem, list);

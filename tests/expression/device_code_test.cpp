@@ -14,7 +14,7 @@ using testing::Not;
 std::string code_of(const std::string& score, const std::string& mask) {
   const auto formula = expression::Formula::parse(score, mask, captures());
   EXPECT_TRUE(formula.ok()) << formula.status().message();
-  return formula.ok() ? expression::device_code(**formula) : "";
+  return formula.ok() ? expression::device_code(**formula, (*formula)->parts()) : "";
 }
 
 TEST(DeviceCode, HasWhatTheFormulaHas) {
@@ -24,6 +24,17 @@ TEST(DeviceCode, HasWhatTheFormulaHas) {
   }
   EXPECT_THAT(code_of("", "k <= q"), Not(HasSubstr("score_of(")));
   EXPECT_THAT(code_of("score", ""), Not(HasSubstr("shows(")));
+}
+
+TEST(DeviceCode, MayBeOfOneOfTheTexts) {
+  const auto formula = expression::Formula::parse("score * vector[head]", "vector[q] < 3.0", captures());
+  ASSERT_TRUE(formula.ok()) << formula.status().message();
+  const std::string score = expression::device_code(**formula, {.score = true});
+  EXPECT_THAT(score, HasSubstr("score_of("));
+  EXPECT_THAT(score, Not(HasSubstr("shows(")));
+  const std::string mask = expression::device_code(**formula, {.mask = true});
+  EXPECT_THAT(mask, HasSubstr("visibility("));
+  EXPECT_THAT(mask, Not(HasSubstr("score_of(")));
 }
 
 TEST(DeviceCode, DoesNotDependOnOrderOrSpaces) {

@@ -61,6 +61,12 @@ TEST(KeptValues, AreThoseOfATileInWhatIsNotKept) {
   EXPECT_THAT(formula->kept().key, IsEmpty());  // one comparison
 }
 
+TEST(KeptValues, AreThoseOfOneOfTheTexts) {
+  const auto formula = formula_of("score * slope[head]", "k < document[batch][0] || k <= q");
+  EXPECT_THAT(texts(*formula, formula->kept({.score = true}).tile), ElementsAre("slope[head]"));
+  EXPECT_THAT(texts(*formula, formula->kept({.mask = true}).tile), ElementsAre("document[batch][0]"));
+}
+
 TEST(KeptValues, AreNoneOfFewInstructions) {
   const auto slopes = formula_of("score + slope[head] * (k - q)", "");
   EXPECT_THAT(slopes->kept().diagonal, IsEmpty());

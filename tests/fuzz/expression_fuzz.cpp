@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   expect(!(*formula)->explain().empty(), "a formula can be explained");
-  expect(!strobe::expression::device_code(**formula).empty(), "a formula has device code");
+  expect(!strobe::expression::device_code(**formula, (*formula)->parts()).empty(), "a formula has device code");
   if ((*formula)->has_mask()) check_mask(**formula);
   if ((*formula)->has_score()) {
     const std::vector<Id> ids =

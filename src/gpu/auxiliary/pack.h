@@ -17,4 +17,7 @@ void add_merges(std::string_view architecture, PackList& list);
 /// Appends to caches of the rows' own dtype and of 8 bits.
 void add_appends(std::string_view architecture, PackList& list);
 
+/// The problem with this mask, which reads `document`, a capture of int32 of one dimension, or none.
+AttentionProblem with_text_mask(AttentionProblem problem, std::string_view mask);
+
 }  // namespace strobe::gpu

@@ -12,11 +12,11 @@
 #include "call/checked.h"
 #include "call/heads.h"
 #include "call/workspace.h"
-#include "expression/formula.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
 #include "gpu/params/captures.h"
 #include "gpu/params/score.h"
+#include "gpu/plan/text_blocks.h"
 #include "gpu/variant/architecture.h"
 #include "gpu/variant/text_code.h"
 #include "runtime/launch.h"
@@ -25,10 +25,12 @@ namespace strobe::gpu {
 namespace {
 
 using auxiliary::TextBlocksConfig;
-using expression::bit;
-using expression::Variable;
 
-constexpr int kWarpsPerBlock = auxiliary::kTextBlocksThreads / 32;
+/// With bits a CTA each while all run at once, as it then evaluates the mask of the block's pairs.
+int blocks_of_cta(std::int64_t blocks, bool bits) {
+  constexpr std::int64_t kFewBlocks = 1024;
+  return bits && blocks <= kFewBlocks ? 1 : auxiliary::kMostTextBlocksOfCta;
+}
 
 TextBlocksConfig config_of(const AttentionProblem& problem) {
   const ScoreRule rule = score_rule(problem);
@@ -37,33 +39,10 @@ TextBlocksConfig config_of(const AttentionProblem& problem) {
   config.rule.leftpad = rule.leftpad;
   config.rule.offsets = rule.offsets;
   config.rule.block_mask = rule.block_mask;
-  config.rule.text = rule.text;
+  config.rule.block_bits = rule.block_bits;
+  config.rule.text = mask_rule(problem);
   return config;
 }
-
-/// The shape of the block mask of such a problem.
-struct BlocksShape {
-  std::int64_t batches, heads, q_blocks, k_blocks;
-
-  explicit BlocksShape(const AttentionProblem& problem)
-      : batches(problem.modifiers.blocks_per_batch ? std::max<std::int64_t>(problem.batch, 1) : 1),
-        heads(problem.modifiers.blocks_per_head ? std::max<std::int64_t>(problem.heads_q, 1) : 1),
-        q_blocks(std::max<std::int64_t>(1, ceil_div(problem.seqlen_q, problem.modifiers.block_size))),
-        k_blocks(std::max<std::int64_t>(1, ceil_div(problem.seqlen_k, problem.modifiers.block_size))) {}
-
-  Checked count() const { return Checked(batches) * heads * q_blocks * k_blocks; }
-
-  ConstTensorView view(void* data, const Device& device) const {
-    ConstTensorView view;
-    view.data = data;
-    view.dtype = DType::uint8;
-    view.device = device;
-    view.rank = 4;
-    view.shape = {batches, heads, q_blocks, k_blocks};
-    view.strides = {heads * q_blocks * k_blocks, q_blocks * k_blocks, k_blocks, 1};
-    return view;
-  }
-};
 
 class AfterTextBlocks final : public engine::PlannedCall {
  public:
@@ -78,13 +57,19 @@ class AfterTextBlocks final : public engine::PlannedCall {
                     .value<std::size_t>()),
         pool_(device, workspace_bytes()) {}
 
-  std::size_t workspace_bytes() const override { return offset_ + shape_.count().value<std::size_t>(); }
+  std::size_t workspace_bytes() const override {
+    const std::int64_t blocks = shape_.count().value();
+    if (!problem_.expression.mask_is_bits) return offset_ + static_cast<std::size_t>(blocks);
+    return offset_ + (shape_.bits_bytes() + block_bits_offset(blocks)).value<std::size_t>();
+  }
   DType probability_dtype() const override { return call_->probability_dtype(); }
   std::string_view kernels() const override { return call_->kernels(); }
   std::string explain() const override {
+    const std::string_view pairs = problem_.expression.mask_is_bits ? ", pairs as bits" : "";
     return call_->explain() +
-           fmt::format("mask          a text, over blocks of {0} x {0} first: {1} x {2} x {3} x {4}\n",
-                       problem_.modifiers.block_size, shape_.batches, shape_.heads, shape_.q_blocks, shape_.k_blocks);
+           fmt::format("mask          a text, over blocks of {0} x {0} first: {1} x {2} x {3} x {4}{5}\n",
+                       problem_.modifiers.block_size, shape_.batches, shape_.heads, shape_.q_blocks, shape_.k_blocks,
+                       pairs);
   }
 
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
@@ -95,6 +80,18 @@ class AfterTextBlocks final : public engine::PlannedCall {
   }
 
  private:
+  ConstTensorView view(void* data) const {
+    ConstTensorView view;
+    view.data = data;
+    view.dtype = DType::uint8;
+    view.device = problem_.device;
+    view.rank = 4;
+    view.shape = {shape_.batches, shape_.heads, shape_.q_blocks, shape_.k_blocks};
+    view.strides = {shape_.heads * shape_.q_blocks * shape_.k_blocks, shape_.q_blocks * shape_.k_blocks,
+                    shape_.k_blocks, 1};
+    return view;
+  }
+
   template <class Arguments>
   Status run_any(const Arguments& given, const Execution& execution) const {
     const runtime::ContextScope context(device_);
@@ -102,7 +99,7 @@ class AfterTextBlocks final : public engine::PlannedCall {
     const auto stream = static_cast<runtime::CUstream>(execution.stream);
     return with_workspace(pool_, workspace_bytes(), execution, stream, [&](std::byte* workspace) {
       Arguments arguments = given;
-      arguments.modifiers.block_mask = shape_.view(workspace + offset_, problem_.device);
+      arguments.modifiers.block_mask = view(workspace + offset_);
       arguments.modifiers.block_size = problem_.modifiers.block_size;
       Status status = find_blocks(given, workspace + offset_, context.current(), stream);
       if (!status.ok()) return status;
@@ -126,23 +123,26 @@ class AfterTextBlocks final : public engine::PlannedCall {
       params.given = {.data = static_cast<const unsigned char*>(mask.data),
                       .batch_stride = mask.shape[0] > 1 ? mask.strides[0] : 0,
                       .head_stride = mask.shape[1] > 1 ? mask.strides[1] : 0,
-                      .row_stride = mask.strides[2]};
+                      .row_stride = mask.strides[2],
+                      .bits = nullptr};
     }
     params.blocks = reinterpret_cast<unsigned char*>(blocks);
+    params.bits = reinterpret_cast<unsigned*>(blocks + block_bits_offset(shape_.count().value()));
     params.batches = static_cast<int>(shape_.batches);
     params.heads = static_cast<int>(shape_.heads);
     params.q_blocks = static_cast<int>(shape_.q_blocks);
     params.k_blocks = static_cast<int>(shape_.k_blocks);
     params.heads_per_kv = static_cast<int>(std::max<std::int64_t>(1, heads_per_key_head(problem_)));
     params.count = shape_.count().value();
-    return runtime::launch(
-        *device_.driver, kernel_.launched_in(context),
-        runtime::row_of_blocks(ceil_div<std::int64_t>(params.count, kWarpsPerBlock), auxiliary::kTextBlocksThreads),
-        stream, params);
+    params.blocks_of_cta = blocks_of_cta(params.count, problem_.expression.mask_is_bits);
+    return runtime::launch(*device_.driver, kernel_.launched_in(context),
+                           runtime::row_of_blocks(ceil_div<std::int64_t>(params.count, params.blocks_of_cta),
+                                                  auxiliary::kTextBlocksThreads),
+                           stream, params);
   }
 
   AttentionProblem problem_;
-  BlocksShape shape_;
+  TextBlocksShape shape_;
   const runtime::CudaDevice& device_;
   runtime::Kernel kernel_;
   std::shared_ptr<const engine::PlannedCall> call_;
@@ -151,27 +151,6 @@ class AfterTextBlocks final : public engine::PlannedCall {
 };
 
 }  // namespace
-
-bool takes_text_blocks(const AttentionProblem& problem) {
-  constexpr std::int64_t kFewQueries = 64;
-  if (problem.row_invariant && problem.pass == Pass::forward) return false;  // whose kernels have no block mask
-  return text_rule(problem).mask && problem.seqlen_q > kFewQueries && problem.seqlen_k > 0 && problem.batch > 0 &&
-         problem.heads_q > 0;
-}
-
-AttentionProblem with_text_blocks(AttentionProblem problem) {
-  if (!takes_text_blocks(problem)) return problem;
-  constexpr std::int64_t kBlockSize = 128;
-  const expression::Variables variables = problem.expression.formula->mask_variables();
-  const auto reads = [&](Variable variable) { return (variables & bit(variable)) != 0; };
-  ModifierShape& modifiers = problem.modifiers;
-  if (modifiers.block_size == 0) modifiers.block_size = kBlockSize;
-  // Of sequences of their own lengths or places every block is one's own.
-  const bool own = score_rule(problem).varlen;
-  modifiers.blocks_per_batch = modifiers.blocks_per_batch || own || reads(Variable::batch);
-  modifiers.blocks_per_head = modifiers.blocks_per_head || reads(Variable::head) || reads(Variable::head_kv);
-  return problem;
-}
 
 runtime::Variant text_blocks_variant(const AttentionProblem& problem, std::string_view architecture) {
   const TextBlocksConfig config = config_of(problem);

@@ -21,13 +21,6 @@ constexpr auto fields_of(const TextBlocksConfig&) {
 
 namespace strobe::gpu {
 
-/// Whether a call's mask is looked at in blocks first. With few queries, and in row-invariant forwards, it is looked at
-/// tile by tile and key by key.
-bool takes_text_blocks(const AttentionProblem& problem);
-
-/// The problem with the block mask that the kernel writes, where there is one.
-AttentionProblem with_text_blocks(AttentionProblem problem);
-
 runtime::Variant text_blocks_variant(const AttentionProblem& problem, std::string_view architecture);
 
 /// `call`, planned for with_text_blocks(given), after the kernel.

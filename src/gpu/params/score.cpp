@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "call/arithmetic.h"
 #include "call/random_state.h"
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
@@ -92,6 +93,9 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.max_logits = problem.wants_max_logits;
   rule.dropout = problem.dropout != 0.0F;
   rule.block_mask = static_cast<int>(problem.modifiers.block_size);
+  if (problem.expression.mask_is_bits) {
+    rule.block_bits = problem.pass == Pass::backward ? BlockBits::key_bits : BlockBits::query_bits;
+  }
   rule.tree_mask = problem.has_tree_mask;
   // What a backward subtracts of the products would have to be divided by each sequence's factor.
   const bool factor_in_backward = rule.log_length && problem.pass == Pass::backward;
@@ -132,11 +136,19 @@ VisibilityParams visibility_params(const AttentionProblem& problem) {
           .chunk = distance(visible.chunk, furthest)};
 }
 
+std::int64_t block_bits_offset(std::int64_t blocks) { return round_up<std::int64_t>(blocks, 128); }
+
 BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask) {
-  return {.data = static_cast<const unsigned char*>(mask.data),
-          .batch_stride = problem.modifiers.blocks_per_batch ? mask.strides[0] : 0,
-          .head_stride = problem.modifiers.blocks_per_head ? mask.strides[1] : 0,
-          .row_stride = mask.strides[2]};
+  BlockMaskParams params{.data = static_cast<const unsigned char*>(mask.data),
+                         .batch_stride = problem.modifiers.blocks_per_batch ? mask.strides[0] : 0,
+                         .head_stride = problem.modifiers.blocks_per_head ? mask.strides[1] : 0,
+                         .row_stride = mask.strides[2],
+                         .bits = nullptr};
+  if (problem.expression.mask_is_bits) {
+    const std::int64_t blocks = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[3];
+    params.bits = reinterpret_cast<const unsigned*>(params.data + block_bits_offset(blocks));
+  }
+  return params;
 }
 
 TreeParams tree_params(const AttentionProblem& problem, const ConstTensorView& mask) {

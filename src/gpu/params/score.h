@@ -19,6 +19,9 @@ ScoreRule score_rule(const AttentionProblem& problem);
 SequenceParams sequence_params(const AttentionProblem& problem, const Sequences& sequences);
 OffsetParams offset_params(const Sequences& sequences);
 VisibilityParams visibility_params(const AttentionProblem& problem);
+/// Where a mask whose text is bits has them behind its `blocks` bytes.
+std::int64_t block_bits_offset(std::int64_t blocks);
+
 BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask);
 TreeParams tree_params(const AttentionProblem& problem, const ConstTensorView& tree_mask);
 ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random);

@@ -19,6 +19,7 @@ MayShow known_text_mask(const AttentionProblem& problem) {
   constexpr expression::Variables kKnown =
       bit(Variable::q) | bit(Variable::k) | bit(Variable::q_len) | bit(Variable::k_len);
   const auto formula = problem.expression.formula;
+  if (formula == nullptr) return {};
   const std::vector<Id> nodes = expression::reachable(formula->graph(), std::array{formula->mask()});
   const auto reads_capture = [&](Id id) { return formula->graph()[id].op == expression::Op::load; };
   if ((formula->mask_variables() & ~kKnown) != 0 || std::ranges::any_of(nodes, reads_capture)) return {};

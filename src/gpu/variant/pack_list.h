@@ -18,14 +18,14 @@ class PackList {
   /// One of the kernels of a call, as FindKernels is told it.
   template <class Config, class MakeVariant>
   void operator()(const Config&, int smem_bytes, const MakeVariant& make_variant, const runtime::Kernel&) {
-    add(make_variant(), smem_bytes);
+    add(make_variant(), static_cast<unsigned>(smem_bytes));
   }
 
-  void add(runtime::Variant variant, int dynamic_shared_bytes) {
+  void add(runtime::Variant variant, unsigned dynamic_shared_bytes) {
     for (const runtime::CommonVariant& other : variants_) {
       if (other.variant.expression == variant.expression && other.variant.architecture == variant.architecture) return;
     }
-    variants_.push_back({std::move(variant), static_cast<unsigned>(dynamic_shared_bytes)});
+    variants_.push_back({std::move(variant), dynamic_shared_bytes});
   }
 
   std::vector<runtime::CommonVariant> take() { return std::move(variants_); }

@@ -32,6 +32,15 @@ constexpr std::string_view name_of(Schedule schedule) {
   }
 }
 
+constexpr std::string_view type_name(BlockBits) { return "strobe::BlockBits"; }
+constexpr std::string_view name_of(BlockBits bits) {
+  switch (bits) {
+    case BlockBits::query_bits: return "query_bits";
+    case BlockBits::key_bits: return "key_bits";
+    default: return "none";
+  }
+}
+
 constexpr std::string_view type_name(const TextRule&) { return "strobe::TextRule"; }
 constexpr auto fields_of(const TextRule&) {
   using gpu::field;
@@ -46,17 +55,18 @@ constexpr auto fields_of(const TextRule&) {
 constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }
 constexpr auto fields_of(const ScoreRule&) {
   using gpu::field;
-  return gpu::all_fields(
-      field("element", &ScoreRule::element), field("mask_right", &ScoreRule::mask_right),
-      field("mask_left", &ScoreRule::mask_left), field("chunked", &ScoreRule::chunked),
-      field("varlen", &ScoreRule::varlen), field("leftpad", &ScoreRule::leftpad), field("softcap", &ScoreRule::softcap),
-      field("log_length", &ScoreRule::log_length), field("alibi", &ScoreRule::alibi), field("bias", &ScoreRule::bias),
-      field("bias_float32", &ScoreRule::bias_float32), field("sink", &ScoreRule::sink),
-      field("max_logits", &ScoreRule::max_logits), field("dropout", &ScoreRule::dropout),
-      field("block_mask", &ScoreRule::block_mask), field("tree_mask", &ScoreRule::tree_mask),
-      field("scale_first", &ScoreRule::scale_first), field("row_invariant", &ScoreRule::row_invariant),
-      field("offsets", &ScoreRule::offsets), field("query_values", &ScoreRule::query_values),
-      field("normalized", &ScoreRule::normalized), field("text", &ScoreRule::text));
+  return gpu::all_fields(field("element", &ScoreRule::element), field("mask_right", &ScoreRule::mask_right),
+                         field("mask_left", &ScoreRule::mask_left), field("chunked", &ScoreRule::chunked),
+                         field("varlen", &ScoreRule::varlen), field("leftpad", &ScoreRule::leftpad),
+                         field("softcap", &ScoreRule::softcap), field("log_length", &ScoreRule::log_length),
+                         field("alibi", &ScoreRule::alibi), field("bias", &ScoreRule::bias),
+                         field("bias_float32", &ScoreRule::bias_float32), field("sink", &ScoreRule::sink),
+                         field("max_logits", &ScoreRule::max_logits), field("dropout", &ScoreRule::dropout),
+                         field("block_mask", &ScoreRule::block_mask), field("block_bits", &ScoreRule::block_bits),
+                         field("tree_mask", &ScoreRule::tree_mask), field("scale_first", &ScoreRule::scale_first),
+                         field("row_invariant", &ScoreRule::row_invariant), field("offsets", &ScoreRule::offsets),
+                         field("query_values", &ScoreRule::query_values), field("normalized", &ScoreRule::normalized),
+                         field("text", &ScoreRule::text));
 }
 
 }  // namespace strobe

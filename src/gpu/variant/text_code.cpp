@@ -27,11 +27,12 @@ class Codes {
   using Name = std::pair<int, int>;
 
   /// Printed once for a text: each new shape of a call asks again.
-  Name name_of(const expression::Formula& formula) {
+  Name name_of(const expression::Formula& formula, const expression::Parts& parts) {
     const std::scoped_lock lock(mutex_);
-    const auto known = names_.find(formula.text());
+    const std::tuple key(formula.text(), parts.score, parts.mask);
+    const auto known = names_.find(key);
     if (known != names_.end()) return known->second;
-    return names_[formula.text()] = add(expression::device_code(formula));
+    return names_[key] = add(expression::device_code(formula, parts));
   }
 
   std::string find(const Name& name) {
@@ -56,7 +57,7 @@ class Codes {
   }
 
   std::mutex mutex_;
-  std::map<std::string, Name, std::less<>> names_;  // by texts
+  std::map<std::tuple<std::string, bool, bool>, Name> names_;  // by texts and which of them
   std::map<Name, std::string> codes_;
 };
 
@@ -101,34 +102,50 @@ double largest(const Graph& graph, Id root) {
 }
 
 /// Whether kernels evaluate the mask at each score: else in a loop, for less code.
-bool is_short(const expression::Formula& formula) {
+bool is_short(const expression::Formula& formula, const expression::KeptValues& kept) {
   constexpr int kMostInstructions = 12;
-  std::vector<Id> kept;
-  for (const auto* ids : {&formula.kept().tile, &formula.kept().query, &formula.kept().key, &formula.kept().diagonal}) {
-    kept.insert(kept.end(), ids->begin(), ids->end());
+  std::vector<Id> known;
+  for (const auto* ids : {&kept.tile, &kept.query, &kept.key, &kept.diagonal}) {
+    known.insert(known.end(), ids->begin(), ids->end());
   }
-  return expression::cost_of_pair(formula.graph(), std::array{formula.mask()}, kept) <= kMostInstructions;
+  return expression::cost_of_pair(formula.graph(), std::array{formula.mask()}, known) <= kMostInstructions;
+}
+
+/// Of one of these texts at least.
+TextRule rule_of(const expression::Formula& formula, const expression::Parts& parts) {
+  constexpr double kMostNarrow = 16.0;  // times a probability, and 2^12, it is a float16
+  const expression::KeptValues& kept = formula.kept(parts);
+  TextRule rule;
+  rule.score = parts.score;
+  rule.slope = rule.score && !formula.graph().is_literal(formula.slope(), 1.0);
+  rule.wide_slope = rule.slope && !(largest(formula.graph(), formula.slope()) < kMostNarrow);
+  rule.mask = parts.mask;
+  rule.short_mask = rule.mask && is_short(formula, kept);
+  rule.tile_values = static_cast<int>(kept.tile.size());
+  rule.query_values = static_cast<int>(kept.query.size());
+  rule.key_values = static_cast<int>(kept.key.size());
+  rule.diagonal_values = static_cast<int>(kept.diagonal.size());
+  std::tie(rule.code_low, rule.code_high) = codes().name_of(formula, parts);
+  return rule;
 }
 
 }  // namespace
 
+bool has_text_mask(const AttentionProblem& problem) {
+  const ExpressionShape& expression = problem.expression;
+  return expression.given() && expression.formula->has_mask() && !expression.mask_is_option;
+}
+
 TextRule text_rule(const AttentionProblem& problem) {
-  if (!problem.expression.given()) return {};
-  constexpr double kMostNarrow = 16.0;  // times a probability, and 2^12, it is a float16
-  const expression::Formula& formula = *problem.expression.formula;
-  TextRule rule;
-  rule.score = formula.has_score() && !problem.expression.score_is_option;
-  rule.slope = rule.score && !formula.graph().is_literal(formula.slope(), 1.0);
-  rule.wide_slope = rule.slope && !(largest(formula.graph(), formula.slope()) < kMostNarrow);
-  rule.mask = formula.has_mask() && !problem.expression.mask_is_option;
-  if (!has_text(rule)) return {};
-  rule.short_mask = rule.mask && is_short(formula);
-  rule.tile_values = static_cast<int>(formula.kept().tile.size());
-  rule.query_values = static_cast<int>(formula.kept().query.size());
-  rule.key_values = static_cast<int>(formula.kept().key.size());
-  rule.diagonal_values = static_cast<int>(formula.kept().diagonal.size());
-  std::tie(rule.code_low, rule.code_high) = codes().name_of(formula);
-  return rule;
+  const ExpressionShape& expression = problem.expression;
+  if (!expression.given()) return {};
+  const expression::Parts parts{.score = expression.formula->has_score() && !expression.score_is_option,
+                                .mask = has_text_mask(problem) && !expression.mask_is_bits};
+  return parts.score || parts.mask ? rule_of(*expression.formula, parts) : TextRule();
+}
+
+TextRule mask_rule(const AttentionProblem& problem) {
+  return has_text_mask(problem) ? rule_of(*problem.expression.formula, {.mask = true}) : TextRule();
 }
 
 std::string code_of(const TextRule& rule) {

@@ -10,8 +10,15 @@
 
 namespace strobe::gpu {
 
-/// The rule of a call's texts. Of all texts whose code is the same it is the same, in every process.
+/// Whether a call's mask is a text that no option says.
+bool has_text_mask(const AttentionProblem& problem);
+
+/// The rule of those of a call's texts that its kernels look at. Of all texts whose code is the same it is the same, in
+/// every process.
 TextRule text_rule(const AttentionProblem& problem);
+
+/// That of its mask alone, of the kernel that looks at it first.
+TextRule mask_rule(const AttentionProblem& problem);
 
 /// The code that a rule of text_rule() names; none of rules without texts.
 std::string code_of(const TextRule& rule);

@@ -10,7 +10,7 @@
 #include "kernels/ptx/tensor_core.h"
 #include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
-#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/sink.h"
 #include "kernels/sequence/visible_keys.h"
 

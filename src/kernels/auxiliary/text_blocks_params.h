@@ -9,7 +9,7 @@
 
 namespace strobe::auxiliary {
 
-/// Of the rule: where sequences lie, the text, and block_mask.
+/// Of the rule: where sequences lie, the mask's text, block_mask, and block_bits where those are wanted.
 struct TextBlocksConfig {
   ScoreRule rule;
 
@@ -17,6 +17,7 @@ struct TextBlocksConfig {
 };
 
 inline constexpr int kTextBlocksThreads = 256;
+inline constexpr int kMostTextBlocksOfCta = kTextBlocksThreads / 32;  // a warp finds what is known of one
 
 /// What is known of a block of queries and a block of keys.
 inline constexpr unsigned char kHidden = 0;
@@ -30,10 +31,12 @@ struct TextBlocksParams {
   expression::Captures captures;
   BlockMaskParams given;  // data null: every block is
   unsigned char* blocks;  // [batches, heads, q_blocks, k_blocks]
+  unsigned* bits;         // of each block block_words(); of blocks that are shown in part they are written
   int batches, heads;     // 1 where all have the same
   int q_blocks, k_blocks;
   int heads_per_kv;
-  long long count;  // of blocks
+  long long count;    // of blocks
+  int blocks_of_cta;  // at most a warp each
 };
 
 }  // namespace strobe::auxiliary

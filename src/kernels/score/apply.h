@@ -163,7 +163,7 @@ class Transform {
  private:
   template <bool all_visible>
   __device__ __forceinline__ void softcap(float& x, float& y) const {
-    if constexpr (R.softcap && all_visible && !R.row_invariant && !R.text.mask) {
+    if constexpr (R.softcap && all_visible && !R.row_invariant && !hides_by_text(R)) {
       softcap_two(params_.softcap, x, y);
     } else {
       x = softcapped<R>(params_, x);

@@ -13,7 +13,7 @@
 #include "kernels/score/exact_row.h"
 #include "kernels/score/large_rows.h"
 #include "kernels/score/modifiers/bias.h"
-#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/dropout.h"
 
 namespace strobe::score {

@@ -9,7 +9,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/lse.h"
 #include "kernels/score/modifiers/bias.h"
-#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/modifiers/sink.h"
 #include "kernels/score/modifiers/tree_mask.h"

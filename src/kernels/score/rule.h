@@ -25,6 +25,14 @@ struct TextRule {
   bool operator==(const TextRule&) const = default;
 };
 
+/// Block masks of which a block may be shown in part: how the bits lie that say which pairs (score/modifiers/
+/// block_bits.h).
+enum class BlockBits {
+  none,        // every block is hidden or shown
+  query_bits,  // words of a query have its keys
+  key_bits     // words of a key have its queries
+};
+
 struct ScoreRule {
   Element element = Element::bf16;
   bool mask_right = false;  // causal, or a window bounded on the right
@@ -33,14 +41,15 @@ struct ScoreRule {
   bool varlen = false;      // packed sequences, used lengths, left padding or pages
   bool leftpad = false;     // keys begin behind rows that are none; varlen is on, too
   bool softcap = false;
-  bool log_length = false;     // products have a factor of how many keys their sequence has; varlen is on, too
-  bool alibi = false;          // a slope per head times the distance from the diagonal
-  bool bias = false;           // a tensor that is added to the scores
-  bool bias_float32 = false;   // and holds float32, else what Q, K and V hold
-  bool sink = false;           // a logit per head that joins the row's sum and has no value
-  bool max_logits = false;     // each head's largest score is wanted, too
-  bool dropout = false;        // probabilities become 0 at random
-  int block_mask = 0;          // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
+  bool log_length = false;    // products have a factor of how many keys their sequence has; varlen is on, too
+  bool alibi = false;         // a slope per head times the distance from the diagonal
+  bool bias = false;          // a tensor that is added to the scores
+  bool bias_float32 = false;  // and holds float32, else what Q, K and V hold
+  bool sink = false;          // a logit per head that joins the row's sum and has no value
+  bool max_logits = false;    // each head's largest score is wanted, too
+  bool dropout = false;       // probabilities become 0 at random
+  int block_mask = 0;         // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
+  BlockBits block_bits = BlockBits::none;
   bool tree_mask = false;      // forwards: of a sequence's last keys a query sees those that a number's bits say
   bool scale_first = false;    // scores are scaled before their maximum is taken: for scales that are not positive
   bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
@@ -75,8 +84,14 @@ constexpr bool has_slope(const ScoreRule& rule) { return rule.softcap || rule.te
 /// Whether scores have all of their scale before their maximum is taken, and are natural logarithms.
 constexpr bool scores_are_natural(const ScoreRule& rule) { return rule.bias || takes_scores(rule); }
 
+/// Whether some blocks of a block mask are shown in part.
+constexpr bool has_block_bits(const ScoreRule& rule) { return rule.block_bits != BlockBits::none; }
+
+/// Whether a text hides keys of blocks that are computed: it is asked of each pair, or bits say what it shows.
+constexpr bool hides_by_text(const ScoreRule& rule) { return rule.text.mask || has_block_bits(rule); }
+
 /// Whether a row may see none of a block's keys, or none at all.
-constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask || rule.text.mask; }
+constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask || hides_by_text(rule); }
 
 /// Whether rows of a result that are not finite are computed again: hidden keys may have reached them, and products of
 /// float32's parts make NaN of infinities.

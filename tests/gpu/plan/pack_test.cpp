@@ -4,8 +4,10 @@
 
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
+#include "gpu/auxiliary/pack.h"
 #include "gpu/choose_family.h"
 #include "gpu/plan/plan_problem.h"
 #include "gpu/variant/pack_list.h"
@@ -76,6 +78,83 @@ TEST(Pack, HasServersStepsOverCachesIn8Bits) {
         AttentionProblem many = over_8_bits(stored, head_dim, group, 1, 16);
         many.batch = many.total_q = 256;
         expect_in_pack(many);
+      }
+    }
+  }
+}
+
+/// A model as a server runs it on one device.
+struct ServedModel {
+  const char* name = "";
+  std::int64_t heads = 1, heads_kv = 1, head_dim = 128;
+  std::int64_t window = -1;
+  bool sink = false;
+};
+
+constexpr ServedModel kServedModels[] = {{"Llama 3.1 8B", 32, 8, 128},
+                                         {"Llama 3.2 1B", 32, 8, 64},
+                                         {"Llama 2 7B", 32, 32, 128},
+                                         {"Qwen 3 30B", 32, 4, 128},
+                                         {"Qwen 2.5 7B", 28, 4, 128},
+                                         {"Qwen 3 0.6B", 16, 8, 128},
+                                         {"Qwen 2.5 14B", 40, 8, 128},
+                                         {"Gemma 3 4B", 8, 4, 256},
+                                         {"Gemma 3 4B's windows", 8, 4, 256, 1023},
+                                         {"Gemma 3 12B", 16, 8, 256},
+                                         {"Mistral 7B's windows", 32, 8, 128, 4095},
+                                         {"gpt-oss 20B", 64, 8, 64, -1, true},
+                                         {"gpt-oss 20B's windows", 64, 8, 64, 127, true}};
+
+/// A step of queries of several sequences, packed, of which the longest has so many, over pages of 16.
+AttentionProblem step_of(const ServedModel& model, std::int64_t sequences, std::int64_t most, std::int64_t total) {
+  AttentionProblem problem = test::problem_of(16384, model.head_dim, model.head_dim);
+  problem.batch = sequences;
+  problem.heads_q = model.heads;
+  problem.heads_kv = model.heads_kv;
+  problem.seqlen_q = most;
+  problem.total_q = total;
+  problem.packed_q = true;
+  problem.has_seqused_k = true;
+  problem.page_size = 16;
+  problem.causal = CausalMask::bottom_right;
+  problem.window.left = model.window;
+  problem.modifiers.has_sink = model.sink;
+  return problem;
+}
+
+void expect_served(AttentionProblem problem, const char* name) {
+  SCOPED_TRACE(name);
+  problem = planned_problem(problem);
+  PackList list;
+  const Status status = sm90::is_decode(problem) ? sm80::list_kernels(problem, test::kH200, {}, list)
+                                                 : sm90::list_kernels(problem, test::kH200, {}, list);
+  ASSERT_TRUE(status.ok()) << status.message();
+  expect_all_in_pack(list);
+}
+
+TEST(Pack, HasStepsOfServedModels) {
+  for (const ServedModel& model : kServedModels) {
+    for (const DType stored : {DType::bfloat16, DType::float8_e4m3}) {
+      const bool in_8_bits = stored != DType::bfloat16;
+      if (in_8_bits && (model.window >= 0 || model.sink)) continue;
+      for (const auto& [sequences, most, total] :
+           {std::tuple{8, 1, 8}, {64, 1, 64}, {256, 1, 256}, {64, 2048, 2111}, {4, 512, 2048}, {1, 8192, 8192}}) {
+        AttentionProblem step = step_of(model, sequences, most, total);
+        if (in_8_bits) step.stored = {stored, step.seqlen_k, step.seqlen_k};
+        expect_served(step, model.name);
+      }
+    }
+  }
+}
+
+TEST(Pack, HasMasksThatAreTexts) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      for (const char* const mask : {"k <= q && document[k] == document[q]", "k < 512 || k <= q", "k % 2 == q % 2"}) {
+        AttentionProblem problem = test::problem_of(4096, head_dim, head_dim);
+        problem.pass = pass;
+        problem = with_text_mask(problem, mask);
+        expect_served(problem, mask);
       }
     }
   }

@@ -38,7 +38,7 @@ namespace score {
 /// multiply-add: with a = -(e^2x + 1) / 2 the exponent scale_log2 tanh(x) - m is scale_log2 / a + (scale_log2 - m).
 constexpr bool may_cap_in_softmax(const ScoreRule& rule) {
   return rule.softcap && !rule.alibi && !rule.bias && !rule.max_logits && !rule.scale_first && !rule.row_invariant &&
-         !has_text(rule) && rule.normalized;
+         !has_text(rule) && !has_block_bits(rule) && rule.normalized;
 }
 
 #ifdef __CUDACC_RTC__

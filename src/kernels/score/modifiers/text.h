@@ -90,6 +90,12 @@ class TextWords {
     }
   }
 
+  /// Of its row r, of up to kColumnsPerWord columns.
+  __device__ __forceinline__ unsigned word(int r) const {
+    static_assert(kWords == 1);
+    return words_[r][0];
+  }
+
   /// Score i of the thread.
   __device__ __forceinline__ bool shows(int i) const {
     const int column = i / 4 * 2 + i % 2;

@@ -44,7 +44,7 @@ class BiasGradient {
     score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params_, work);
     const bool visible =
         tile_.m >= work.m_begin && tile_.m < work.m_end &&
-        score::shows_pair<C.rule>(params_.blocks, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
+        score::sees_block<C.rule>(params_.blocks, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
     if (!visible) {
       return;
     }
@@ -70,7 +70,8 @@ class BiasGradient {
                               head,
                               work.n * block_n(C) + key_row(),
                               tile_.m * C.block_m + row,
-                              score::has_large_rows<C.rule>(params_, work.sequence, head, 1)};
+                              score::has_large_rows<C.rule>(params_, work.sequence, head, 1),
+                              is_shown<C>(params_, work, head, tile_.m * C.block_m, work.n * block_n(C))};
     PartBias<C> bias[fragments(C)];
     WarpScores<C> s, dp;
 #pragma unroll

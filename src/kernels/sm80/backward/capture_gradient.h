@@ -31,7 +31,7 @@ class CaptureGradient {
     score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params_, work);
     const bool visible =
         tile_.m >= work.m_begin && tile_.m < work.m_end &&
-        score::shows_pair<C.rule>(params_.blocks, tile_.sequence, tile_.head, tile_.m * C.block_m, work.n * block_n(C));
+        score::sees_block<C.rule>(params_.blocks, tile_.sequence, tile_.head, tile_.m * C.block_m, work.n * block_n(C));
     if (!visible) {
       return;
     }
@@ -60,7 +60,8 @@ class CaptureGradient {
                               tile_.head,
                               work.n * block_n(C) + key_row,
                               tile_.m * C.block_m + row,
-                              score::has_large_rows<C.rule>(params_, work.sequence, tile_.head, 1)};
+                              score::has_large_rows<C.rule>(params_, work.sequence, tile_.head, 1),
+                              is_shown<C>(params_, work, tile_.head, tile_.m * C.block_m, work.n * block_n(C))};
     WarpScores<C> s, dp;
     multiply_rows<C, KTile<C>, QTile<C>, C.head_dim>(s, smem_ + kPlan.k, key_row, smem_ + kPlan.q, row);
     multiply_rows<C, VTile<C>, DoTile<C>, C.head_dim_v>(dp, smem_ + kPlan.v, key_row, smem_ + kPlan.d_o, row);

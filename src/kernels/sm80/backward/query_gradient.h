@@ -139,7 +139,7 @@ struct QueryGradientSemaphore {
       if (m < other.m_begin || m >= other.m_end) {
         break;  // nor does any block of keys before it
       }
-      if (score::shows_pair<C.rule>(params.blocks, work.sequence, head, m * C.block_m, other.n * block_n(C))) {
+      if (score::sees_block<C.rule>(params.blocks, work.sequence, head, m * C.block_m, other.n * block_n(C))) {
         before = other.n + 1;
         break;
       }

@@ -5,6 +5,7 @@
 
 #include "kernels/math/constants.h"
 #include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/text.h"
 #include "kernels/sm80/backward/work.h"
 
@@ -36,7 +37,7 @@ struct ScoreBlock {
   int head;  // of q
   int key_first, query_first;
   bool has_large_rows;  // of some block of the call's, perhaps not this one
-  bool shown = false;   // a text that hides keys hides none of these
+  bool shown;           // a text that hides keys hides none of these
 
   /// This thread's row r, and its first column.
   __device__ __forceinline__ int key(int r) const { return key_first + score::fragment_row(r); }
@@ -46,6 +47,12 @@ struct ScoreBlock {
     return sequence::first_positions<C.rule>(params, work.sequence);
   }
 };
+
+/// Whether a text that hides keys hides none of the block of a pair, as far as is known.
+template <Config C>
+__device__ __forceinline__ bool is_shown(const Params& params, const Work& work, int head, int query, int key) {
+  return hides_by_text(C.rule) && score::shows_block<C.rule>(params.blocks, work.sequence, head, query, key);
+}
 
 /// What texts read of the pair of this thread's first row and column.
 template <Config C>
@@ -119,6 +126,26 @@ class TextPart {
  private:
   bool shown_;
   score::TextWords<C.part_m / 2> words_;
+};
+
+/// Of rules where bits say it.
+template <Config C>
+  requires(has_block_bits(C.rule))
+class TextPart<C> {
+ public:
+  __device__ __forceinline__ explicit TextPart(const ScoreBlock<C>& block) : shown_(block.shown) {
+    if (!shown_) {
+      const unsigned* const words = score::words_of_pair(C.rule, block.params.blocks, block.work.sequence, block.head,
+                                                         block.query_first, block.key(0));
+      words_ = {words, block.query_first % C.rule.block_mask};
+    }
+  }
+
+  __device__ __forceinline__ bool hides(int i) const { return !(shown_ || words_.shows(i)); }
+
+ private:
+  bool shown_;
+  score::BlockWords<C.rule> words_;
 };
 
 /// Which of a thread's queries see its keys: as distances from its first column.

@@ -70,7 +70,7 @@ class Steps<C> {
     const int block = window + lane_of_warp();
     const int first_head = work_.head_kv * params_.heads_per_kv;
     const bool shown =
-        block < work_.m_end && score::shows_pair<C.rule>(params_.blocks, work_.sequence, first_head + head,
+        block < work_.m_end && score::sees_block<C.rule>(params_.blocks, work_.sequence, first_head + head,
                                                          block * C.block_m, work_.n * block_n(C));
     shown_ = __ballot_sync(kFullWarp, shown);
   }

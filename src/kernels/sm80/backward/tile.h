@@ -163,15 +163,13 @@ class TileBackward {
   /// P and dS of the queries from `row` of the step on.
   __device__ __forceinline__ void compute_part(const Step& step, int row, Operand<C> (&p)[fragments(C)],
                                                Operand<C> (&ds)[fragments(C)]) const {
-    const ScoreBlock<C> first{
-        params_,
-        work_,
-        query_head(step),
-        work_.n * block_n(C) + key_row(),
-        step.m * C.block_m + row,
-        has_large_rows_,
-        C.rule.text.mask && score::shows_block<C.rule>(params_.blocks, work_.sequence, query_head(step),
-                                                       step.m * C.block_m, work_.n * block_n(C))};
+    const ScoreBlock<C> first{params_,
+                              work_,
+                              query_head(step),
+                              work_.n * block_n(C) + key_row(),
+                              step.m * C.block_m + row,
+                              has_large_rows_,
+                              is_shown<C>(params_, work_, query_head(step), step.m * C.block_m, work_.n * block_n(C))};
     PartBias<C> bias[fragments(C)];
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {

@@ -4,6 +4,7 @@
 
 #include "kernels/score/apply.h"
 #include "kernels/score/mask.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/softmax.h"
 #include "kernels/sm80/forward/tile_work.h"
@@ -26,6 +27,7 @@ struct RowRules {
   using Dropout = score::StepDropout<C.rule, warp_keys(C)>;
 
   Transform transform;
+  [[no_unique_address]] score::BlockBitsOfRows<C.rule> bits;
   Dropout dropout;
 };
 
@@ -48,6 +50,7 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
             .queries = work.q.used};
   };
   return {{params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params)},
+          {params.blocks, work.tile.sequence, work.tile.head, row_of(0), work.q.used},
           {params.score.dropout,
            {.head = score::head_of_whole(params.score.dropout, work.tile.sequence,
                                          head_in_batch<C>(params, work, row_of(0))),

@@ -65,7 +65,8 @@ class SlicedForward {
       }
     }
     if (sees) {
-      scores_.template transform<masked>(s, rules, n, false);
+      const bool shown = hides_by_text(C.rule) && ring_.walk().is_shown(n, scores_.row_warp());
+      scores_.template transform<masked>(s, rules, n, shown);
     }
     shift(o, softmax, s, sees);
     if (sees) {

@@ -81,7 +81,7 @@ class TileForward {
     if (sees) {
       multiply_queries(s);
     }
-    const bool shown = C.rule.text.mask && sees && loader_.walk().is_shown(n, scores_.row_warp());
+    const bool shown = hides_by_text(C.rule) && sees && loader_.walk().is_shown(n, scores_.row_warp());
     loader_.after_scores(n);
     if (sees) {
       scores_.template transform<masked>(s, rules, n, shown);

@@ -75,11 +75,11 @@ class TileScores {
     if constexpr (masked) {
       mask(s, own);
     }
-    if constexpr (C.rule.text.mask) {
+    if constexpr (hides_by_text(C.rule)) {
       if (!shown) {
 #pragma unroll
         for (int f = 0; f < fragments(C); ++f) {
-          rules.of[f].transform.hide(s[f], own);
+          hide_by_text(s[f], rules.of[f], own);
         }
       }
     }
@@ -89,6 +89,15 @@ class TileScores {
   __device__ __forceinline__ int own_block(int n) const { return n * C.column_warps + column_warp(); }
 
  private:
+  template <int n>
+  __device__ __forceinline__ static void hide_by_text(float (&s)[n], const RowRules<C>& rules, int own) {
+    if constexpr (C.rule.text.mask) {
+      rules.transform.hide(s, own);
+    } else {
+      rules.bits.find(own * warp_keys(C)).hide(s);
+    }
+  }
+
   __device__ __forceinline__ void mask(Scores& s, int own) const {
     const TileWork work = tile_work<C>(params_);
 #pragma unroll

@@ -7,7 +7,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
 #include "kernels/score/modifiers/bias.h"
-#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/text.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
@@ -53,7 +53,7 @@ struct ScoreBlock {
         slope_log2(0.0F),
         shown(false),
         text(nullptr) {
-    if constexpr (C.rule.text.mask) {
+    if constexpr (hides_by_text(C.rule)) {
       shown = score::shows_block<C.rule>(params.blocks, work.sequence, head_in_batch - work.sequence * params.heads,
                                          query_first, key_first);
     }
@@ -82,6 +82,13 @@ struct ScoreBlock {
         text.find_columns(captures, pair, with_diagonals);
       }
     }
+  }
+
+  /// The bits of this thread's first key. They are found when the scores are there: ahead of them, they would take
+  /// registers that the joint design does not have.
+  __device__ __forceinline__ const unsigned* words() const {
+    return score::words_of_pair(C.rule, params.blocks, work.sequence, head_in_batch - work.sequence * params.heads,
+                                query_first, key(0));
   }
 
   /// This thread's row r.
@@ -156,13 +163,17 @@ __device__ __forceinline__ auto with_kept(const ScoreBlock<C>& block, int i, con
 /// Scores of pairs that a text hides become -inf.
 template <Config C>
 __device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<C>& s) {
-  const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
-  const expression::Position first = first_pair(block);
-  score::hide_by<keeps_text(C) && C.rule.text.short_mask>(s, [&](int r, int column) {
-    const expression::Position position = pair_of(first, r, column);
-    return with_kept<C>(block, r, column,
-                        [&](const auto&... kept) { return score::text_shows<C.rule>(captures, position, kept...); });
-  });
+  if constexpr (has_block_bits(C.rule)) {
+    score::BlockWords<C.rule>(block.words(), block.query_first % C.rule.block_mask).hide(s);
+  } else {
+    const expression::Captures& captures = sequence::captures_of<C.rule>(block.params);
+    const expression::Position first = first_pair(block);
+    score::hide_by<keeps_text(C) && C.rule.text.short_mask>(s, [&](int r, int column) {
+      const expression::Position position = pair_of(first, r, column);
+      return with_kept<C>(block, r, column,
+                          [&](const auto&... kept) { return score::text_shows<C.rule>(captures, position, kept...); });
+    });
+  }
 }
 
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
@@ -187,7 +198,7 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
       }
     }
   }
-  if constexpr (C.rule.text.mask) {
+  if constexpr (hides_by_text(C.rule)) {
     if (!block.shown) {
       hide_by_text<C>(block, s);
     }

@@ -30,7 +30,7 @@ __device__ __forceinline__ void score_factors(const ScoreBlock<C>& block, Scores
     s[i] = with_kept<C>(
         block, i, [&](const auto&... kept) { return score::text_score<C.rule>(captures, pair, kept..., before); });
   });
-  if ((C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(block.query_first / C.block_m)) {
+  if ((hides_by_text(C.rule) && !block.shown) || !block.work.template sees_all<C.rule>(block.query_first / C.block_m)) {
     hide<C>(block, s);
   }
   const bool large = block.has_large_rows();

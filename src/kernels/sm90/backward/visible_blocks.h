@@ -65,7 +65,7 @@ class VisibleSteps<C> {
   __device__ __forceinline__ int from(int head, int m) {
     const int first_head = work_.head_kv * params_.heads_per_kv;
     return search_.find(head, m, work_.m_end, [&](int block) {
-      return score::shows_pair<C.rule>(params_.blocks, work_.sequence, first_head + head, block * C.block_m,
+      return score::sees_block<C.rule>(params_.blocks, work_.sequence, first_head + head, block * C.block_m,
                                        work_.n * block_n(C));
     });
   }

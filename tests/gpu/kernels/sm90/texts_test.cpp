@@ -9,6 +9,7 @@
 #include "gpu/choose_family.h"
 #include "gpu/kernels/sm90/compiled_kernels.h"
 #include "gpu/plan/sm90/text_problem.h"
+#include "gpu/plan/text_blocks.h"
 #include "gpu/variant/architecture.h"
 #include "sm90/backward_plan.h"
 #include "sm90/backward_variant.h"
@@ -42,6 +43,53 @@ TEST_P(Sm90Texts, Compile) {
   if (problem.expression.gradients == 0) return;
   for (const bool ordered : {false, true}) {
     expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, ordered)));
+  }
+}
+
+// Without room for bits of a mask's pairs, kernels look at the text.
+TEST_F(CompiledKernels, MasksWithoutRoomForBits) {
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      AttentionProblem problem = problem_with(kTexts.back(), 4096, head_dim);
+      problem.pass = pass;
+      problem = gpu::planned_problem(problem);
+      ASSERT_TRUE(problem.expression.mask_is_bits);
+      problem.expression.mask_is_bits = false;
+      expect_compiles_without_spills(pass == Pass::forward ? forward_variant(*forward_config(problem, kH200))
+                                                           : backward_variant(*backward_config(problem)));
+    }
+  }
+}
+
+TEST_F(CompiledKernels, MasksAsBitsBesideOptions) {
+  using Change = void (*)(AttentionProblem&);
+  constexpr Change kChanges[] = {
+      [](AttentionProblem&) {},
+      [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; },
+      [](AttentionProblem& p) { p.window = {100, 100}; },
+      [](AttentionProblem& p) { p.softcap = 30.0F; },
+      [](AttentionProblem& p) { p.modifiers.has_alibi = true; },
+      [](AttentionProblem& p) { p.modifiers.has_bias = true; },
+      [](AttentionProblem& p) { p.modifiers.has_sink = true; },
+      [](AttentionProblem& p) { p.dropout = 0.1F; },
+      [](AttentionProblem& p) { p.normalize = Normalization::none; },
+      [](AttentionProblem& p) { p.packed_q = p.packed_k = true; },
+  };
+  for (const Change change : kChanges) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        AttentionProblem problem = problem_with({"", "", "document[k] == document[q]", {kDocument}}, 4096, head_dim);
+        problem.pass = pass;
+        change(problem);
+        problem = gpu::planned_problem(problem);
+        ASSERT_TRUE(problem.expression.mask_is_bits);
+        const bool is_forward = pass == Pass::forward;
+        // A bias in float32 beside 256 columns leaves too few registers: no narrower block divides a mask's.
+        const int most_spilled = is_forward && problem.modifiers.has_bias && head_dim == 256 ? 24 : 0;
+        expect_compiles_with_spills_to(most_spilled, is_forward ? forward_variant(*forward_config(problem, kH200))
+                                                                : backward_variant(*backward_config(problem)));
+      }
+    }
   }
 }
 

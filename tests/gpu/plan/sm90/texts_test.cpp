@@ -90,7 +90,7 @@ TEST(TextOptions, SayBiasAndAlibi) {
 TEST(TextOptions, StandBesideMasksThatSayMore) {
   const AttentionProblem planned =
       gpu::planned_problem(problem_with({"", "", "q - k < 300 && k <= q && (q - k) % 4 == 0", {}}));
-  EXPECT_TRUE(gpu::text_rule(planned).mask);
+  EXPECT_TRUE(gpu::has_text_mask(planned));
   EXPECT_EQ(planned.causal, CausalMask::bottom_right);
   EXPECT_EQ(planned.window.left, 299);
   EXPECT_EQ(planned.modifiers.block_size, 128);
@@ -175,7 +175,7 @@ TEST(Texts, DropoutOfNumbersWithSignsGoesByRoles) {
 TEST(TextOptions, LeaveOtherTexts) {
   for (const char* mask : {"k <= q || k < 512", "k < q * 2", "k < 100", "k > q"}) {
     const AttentionProblem planned = gpu::planned_problem(problem_with({"", "", mask, {}}));
-    EXPECT_TRUE(gpu::text_rule(planned).mask) << mask;
+    EXPECT_TRUE(gpu::has_text_mask(planned)) << mask;
     EXPECT_EQ(planned.causal, CausalMask::none) << mask;
     EXPECT_EQ(planned.modifiers.block_size, 128) << mask;
   }

@@ -133,7 +133,7 @@ class BiasGradient {
                                            Scores<C>& sums) {
     ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head, step.work.n * block_n(C),
                         tile.m);
-    const bool masked = C.rule.text.mask || !step.work.template sees_all<C.rule>(tile.m) ||
+    const bool masked = hides_by_text(C.rule) || !step.work.template sees_all<C.rule>(tile.m) ||
                         block.query_first + C.block_m > step.work.q.used;
     const int at = scores_.stage;
     const int dp_at = gradients_.stage;

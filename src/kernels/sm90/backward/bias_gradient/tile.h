@@ -26,7 +26,7 @@ struct BiasStep {
     work.n = tile.n * kKeyWarpgroups + warpgroup;
     score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params, work);
     visible = tile.m >= work.m_begin && tile.m < work.m_end &&
-              score::shows_pair<C.rule>(params.blocks, sequence, head, tile.m * C.block_m, work.n * block_n(C));
+              score::sees_block<C.rule>(params.blocks, sequence, head, tile.m * C.block_m, work.n * block_n(C));
   }
 };
 

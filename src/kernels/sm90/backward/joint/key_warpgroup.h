@@ -97,7 +97,7 @@ class KeyWarpgroup {
   __device__ __forceinline__ void one_step(KeyGradient& dk, ValueGradient& dv, const Work& work, int left, int m,
                                            bool& started) {
     ScoreBlock<C> block(params_, work, head_in_batch(work, left), key_first(work), m);
-    const bool masked = !work.sees_all<C.rule>(m) || (C.rule.text.mask && !block.shown);
+    const bool masked = !work.sees_all<C.rule>(m) || (hides_by_text(C.rule) && !block.shown);
     Operand<C> halves, p, ds;
     compute_probabilities<has_large_rows>(block, masked, p, halves);
     compute_score_gradients(halves, p, ds);

@@ -91,7 +91,7 @@ class KeyTiles {
     if constexpr (C.rule.block_mask != 0) {
       static_assert(C.rule.block_mask % (C.consumer_warpgroups * kScoreTile) == 0);
       return search_.find(end, n, end, [&](int tile) {
-        return score::shows_pair<C.rule>(params_.blocks, tile_.sequence, tile_.head, tile_.m_first * kScoreTile,
+        return score::sees_block<C.rule>(params_.blocks, tile_.sequence, tile_.head, tile_.m_first * kScoreTile,
                                          tile * kScoreTile);
       });
     } else {

@@ -47,7 +47,7 @@ class ProbabilityRole : Role<C> {
     issue_scores(s, lse_log2);
     block.find_text(smem_ + kPlan.text);
     ptx::wgmma_wait_group<0>(s);
-    const bool masked = (C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(m);
+    const bool masked = (hides_by_text(C.rule) && !block.shown) || !block.work.template sees_all<C.rule>(m);
     if constexpr (has_hi_lo_lse(C)) {
       difference_probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s);
     } else {

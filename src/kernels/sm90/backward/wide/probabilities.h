@@ -20,13 +20,14 @@ class WideProbabilities : WideScores<C, WideRole::probabilities> {
     this->take_keys();
     bool started = false;
     for_each_wide_step<C>(params_, work, [&](int head, int m) __attribute__((always_inline)) {
-      const ScoreBlock<C> block(params_, work, work.sequence * params_.heads + head, work.n * block_n(C), m);
+      ScoreBlock<C> block(params_, work, work.sequence * params_.heads + head, work.n * block_n(C), m);
       Scores<C> s;
       Operand<C> p;
       StepBias<C> bias;
       bias.fetch(block);
       this->issue_product(s, started);
       started = true;
+      block.find_text(nullptr);
       make_probabilities<has_large_rows>(block, m, bias, s, p);
       hand_over(block, s, p);
       this->wait_for_block();
@@ -46,7 +47,7 @@ class WideProbabilities : WideScores<C, WideRole::probabilities> {
       scale_probabilities<C>(lse_log2);
     }
     this->finish_product(s);
-    const bool masked = (C.rule.text.mask && !block.shown) || !block.work.template sees_all<C.rule>(m);
+    const bool masked = (hides_by_text(C.rule) && !block.shown) || !block.work.template sees_all<C.rule>(m);
     const bool large = has_large_rows && block.has_large_rows();
     if constexpr (has_hi_lo_lse(C)) {
       difference_probabilities<C>(block, masked, large, s);

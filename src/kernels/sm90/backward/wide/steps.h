@@ -18,7 +18,7 @@ __device__ __forceinline__ void for_each_wide_step(const Params& params, const W
   int head = work.head_kv * params.heads_per_kv;
 #pragma unroll 1
   for (int remaining = max(work.steps(), 0) * params.heads_per_kv; remaining > 0; --remaining) {
-    if (score::shows_pair<C.rule>(params.blocks, work.sequence, head, m * C.block_m, work.n * block_n(C))) {
+    if (score::sees_block<C.rule>(params.blocks, work.sequence, head, m * C.block_m, work.n * block_n(C))) {
       body(head, m);
     }
     if (++m == work.m_end) {

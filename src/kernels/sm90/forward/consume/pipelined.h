@@ -105,14 +105,13 @@ class PipelinedLoop : private Steps<C> {
     issue_scores(s);
     WarpgroupOrder<C>::pass(warpgroup());
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
-    const bool shown = walk.is_shown(n);
-    find_text(rules, n, shown);
+    const auto text = find_text(rules, n, walk.is_shown(n));
     look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, rules, n, bias, shown);
+    first_softmax(s, softmax, rules, n, bias, text);
     rules.dropout.to_operand(p, s, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, n_begin));
     return rules;
@@ -131,14 +130,13 @@ class PipelinedLoop : private Steps<C> {
     wait_k();
     issue_both(s, o, p);
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
-    const bool shown = walk.is_shown(n);
-    find_text(rules, n, shown);
+    const auto text = find_text(rules, n, walk.is_shown(n));
     look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
-    first_softmax(s, next, rules, n, bias, shown);
+    first_softmax(s, next, rules, n, bias, text);
     const auto slices = rules.dropout.draw(n);
     end_of_step(walk.has_before(n, n_begin) || next.sums_are_negative());
 
@@ -194,11 +192,11 @@ class PipelinedLoop : private Steps<C> {
     const bool shown = walk.is_shown(n);
     const int next = walk.before(n);
     issue_both(s, o, p);
-    find_text(rules, n, shown);
+    const auto text = find_text(rules, n, shown);
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    const bool grew = probabilities<masked>(s, softmax, rules, n, bias, shown);
+    const bool grew = probabilities<masked>(s, softmax, rules, n, bias, text);
     const auto slices = rules.dropout.draw(n);
     end_of_step(next >= n_begin || softmax.sums_are_negative());
 

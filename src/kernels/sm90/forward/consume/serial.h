@@ -78,12 +78,11 @@ class SerialLoop : private Steps<C> {
       WarpgroupOrder<C>::wait(warpgroup());
       ptx::wgmma_fence();
       issue_scores(s);
-      const bool shown = walk.is_shown(n);
-      find_text(rules, n, shown);
+      const auto text = find_text(rules, n, walk.is_shown(n));
       ptx::wgmma_wait_group<0>(s);
       WarpgroupOrder<C>::pass(warpgroup());
       scores_done();
-      if (first_softmax(s, softmax, rules, n, bias, shown)) {
+      if (first_softmax(s, softmax, rules, n, bias, text)) {
         rescale<C>(o, softmax.correction);
       }
       rules.dropout.to_operand(p, s, rules.dropout.draw(n));

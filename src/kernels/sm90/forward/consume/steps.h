@@ -28,17 +28,23 @@ class ScoreSteps : protected Rings<C> {
 
   using Rings<C>::warpgroup, Rings<C>::wait_bias, Rings<C>::bias_done;
 
-  /// Scores become probabilities. `shown`: a text that hides keys hides none of the block's. True if the maximum grew.
+  /// What is known of a block when its scores are there.
+  struct TextBlock {
+    bool shown;  // a text that hides keys hides none of its
+    [[no_unique_address]] score::BlockWords<C.rule> words;
+  };
+
+  /// Scores become probabilities. True if the maximum grew.
   template <bool masked, typename Bias>
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias, bool shown) {
+                                                const Bias& bias, const TextBlock& text) {
     if constexpr (!masked && C.caps_in_softmax) {
       rules.transform.apply_factor(s);
       return score::capped_step(softmax, s, params_.score);
     }
     const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
-    if constexpr (C.rule.text.mask) {
-      mask_by_text(s, rules, n, shown);
+    if constexpr (hides_by_text(C.rule)) {
+      mask_by_text(s, rules, n, text);
     } else if constexpr (masked) {
       rules.mask.apply(s, n);
     }
@@ -74,10 +80,10 @@ class ScoreSteps : protected Rings<C> {
   /// Of a block that may be masked.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias, bool shown) {
+                                                const Bias& bias, const TextBlock& text) {
     const score::RowNumbers origins = transform<false>(s, rules, n, bias);
-    if constexpr (C.rule.text.mask) {
-      mask_by_text(s, rules, n, shown);
+    if constexpr (hides_by_text(C.rule)) {
+      mask_by_text(s, rules, n, text);
     } else if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
@@ -85,21 +91,28 @@ class ScoreSteps : protected Rings<C> {
   }
 
   /// What block n's scores need of a text, while they are computed. `shown`: a mask looks at none of them.
-  __device__ __forceinline__ static void find_text(const Rules& rules, int n, bool shown) {
+  __device__ __forceinline__ static TextBlock find_text(const Rules& rules, int n, bool shown) {
     if (C.rule.text.score || !shown) {
       rules.transform.find_text(n);
     }
+    return {shown, shown || kFindsWordsLate ? score::BlockWords<C.rule>() : rules.bits.find(n * C.block_n)};
   }
 
   /// By the other masks, too.
-  __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n, bool shown) {
+  __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n, const TextBlock& text) {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    if (!shown) {
-      rules.transform.hide(s, n);
+    if (!text.shown) {
+      if constexpr (C.rule.text.mask) {
+        rules.transform.hide(s, n);
+      }
+      (kFindsWordsLate ? rules.bits.find(n * C.block_n) : text.words).hide(s);
     }
   }
+
+  /// Whether bits of a block's pairs wait until its scores are there: a bias has the registers before.
+  static constexpr bool kFindsWordsLate = C.rule.bias;
 
   const Params& params_;
 };

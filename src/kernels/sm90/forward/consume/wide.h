@@ -52,7 +52,7 @@ class WideScores : private ScoreSteps<C> {
  private:
   using typename ScoreSteps<C>::Rules;
   using typename ScoreSteps<C>::Scores, typename ScoreSteps<C>::Operand;
-  using ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
+  using ScoreSteps<C>::first_softmax, ScoreSteps<C>::find_text, ScoreSteps<C>::params_;
   using Rings<C>::barriers_, Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::wait_q, Rings<C>::release_q;
   using Rings<C>::wait_query_piece, Rings<C>::release_query_piece;
   using Rings<C>::keys, Rings<C>::has_piece, Rings<C>::wait_piece, Rings<C>::next_piece, Rings<C>::release_piece;
@@ -78,13 +78,13 @@ class WideScores : private ScoreSteps<C> {
       Scores s;
       const auto bias = rules.transform.fetch(n);
       issue_scores(s, (flags & kFirstOfTile) == 0);
-      const bool shown = walk.is_shown(n);
+      const auto text = find_text(rules, n, walk.is_shown(n));
       const int next = walk.before(n);
       const auto slices = rules.dropout.draw(n);
 
       ptx::wgmma_wait_group<0>(s);
       release_piece(Pieces::kCount - 1);
-      const bool grew = first_softmax(s, softmax, rules, n, bias, shown);
+      const bool grew = first_softmax(s, softmax, rules, n, bias, text);
       if (grew && (flags & kFirstOfTile) == 0) {
         flags |= kGrew;
       }

@@ -79,7 +79,7 @@ class BlockWalk<C> {
   }
 
   __device__ __forceinline__ bool is_shown(int n) {
-    if constexpr (!C.rule.text.mask) {
+    if constexpr (!hides_by_text(C.rule)) {
       return false;
     }
     take(n / kBits);
@@ -137,7 +137,7 @@ class BlockWalk<C> {
     if constexpr (kRows > 1) {
       own_ = __ballot_sync(kFullWarp, (state & kOwn) != 0);
     }
-    if constexpr (C.rule.text.mask) {
+    if constexpr (hides_by_text(C.rule)) {
       shown_ = __ballot_sync(kFullWarp, (state & kWhole) != 0);
     }
   }

@@ -5,6 +5,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/mask.h"
 #include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_bits.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/config.h"
@@ -42,6 +43,7 @@ struct TileRules {
 
   Mask mask;
   Transform transform;
+  [[no_unique_address]] score::BlockBitsOfRows<C.rule> bits;
   Dropout dropout;
 };
 
@@ -77,6 +79,7 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
   const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
           {params.score, work.k.used, transformed_row, score::captures_of<C.rule>(params), text_words_of<C>(warpgroup)},
+          {params.blocks, work.tile.sequence, work.tile.head, row, work.q.used},
           {params.score.dropout,
            {.head = score::head_of_whole(params.score.dropout, work.tile.sequence, head_in_batch<C>(params, work, row)),
             .query = row,
