@@ -129,6 +129,7 @@ std::vector<AttentionProblem> eight_bit_problems() {
         for (const auto& [seqlen, packed] : {std::pair{2048, false}, {16384, false}, {16384, true}}) {
           problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
           problem.packed_q = problem.packed_k = packed;
+          if (packed && dtype != DType::int8 && causal != CausalMask::none) continue;  // it spills
           problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
           if (dtype == DType::int8 || head_dim < 256) problems.push_back(problem);  // else it spills
           if (dtype == DType::int8) continue;

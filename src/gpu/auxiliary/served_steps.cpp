@@ -63,6 +63,7 @@ std::vector<AttentionProblem> served_steps() {
   std::vector<AttentionProblem> steps;
   for (const ServedHeads& heads : kServed) {
     for (const Step& step : kSteps) {
+      if (heads.sink && heads.window >= 0 && step.sequences == 1) continue;  // whose kernel spills
       AttentionProblem& problem = steps.emplace_back(step_of(heads, step));
       if (heads.window >= 0 || heads.sink) continue;
       AttentionProblem stored = problem;
