@@ -145,6 +145,20 @@ SCORES = {
     "an index of zeros": (
         lambda t: lambda s, b, h, q, k: s + t[b, h.new_zeros(h.shape), q, k], {"t": draw(21, B, 1, SQ, SK)},
     ),
+    "where of the score": (lambda: lambda s, b, h, q, k: s.where(q >= k, s * 0.5), {}),
+    "where of the score, by a number": (lambda: lambda s, b, h, q, k: (s + 1).where(condition=q >= k, other=-2.0), {}),
+    "where of a tensor": (
+        lambda t: lambda s, b, h, q, k: s + t.where(q >= k, s) + t.where(condition=h == 1, other=k),
+        {"t": torch.tensor(2.0)},
+    ),
+    "where of positions": (lambda: lambda s, b, h, q, k: s + q.where(q >= k, k) / 8 + (q > 3).where(h > 0, k > 3), {}),
+    "where by names": (
+        lambda t: lambda s, b, h, q, k: (
+            torch.where(condition=q >= k, input=s, other=t) + torch.where(q > 3, s, other=0.5)
+            + torch.where(h > 1, self=1, other=s) + torch.where(other=s, condition=k > 9, input=t)
+        ),
+        {"t": torch.tensor(2.0)},
+    ),
     "a sum as an index": (lambda t: lambda s, b, h, q, k: s + t[q + k], {"t": draw(22, SQ + SK)}),
 }  # fmt: skip
 

@@ -107,6 +107,7 @@ UNTRACED = {
     "a large integer": (lambda s, b, h, q, k: s + (q + 2**40), "1099511627776 is beyond int32"),
     "an unknown argument": (lambda s, b, h, q, k: torch.div(s, 2, rounding_mode="trunc"), "rounding_mode"),
     "doubling": (lambda s, b, h, q, k: functools.reduce(lambda x, _: x * x, range(30), s), "more than 4096 characters"),
+    "where of one": (lambda s, b, h, q, k: s + torch.where(q > k), "torch.where of other arguments than a condition"),
     "another dtype": (lambda s, b, h, q, k: s.to(torch.complex64), "a conversion to torch.complex64"),
 }  # fmt: skip
 

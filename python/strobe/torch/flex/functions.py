@@ -80,6 +80,14 @@ def bitwise_and(a: Value, b: Value) -> Value:
     return of_booleans(logical_and, "&")(a, b) if low is None else low
 
 
+def chosen(condition: Value, input: Value | None = None, other: Value | None = None, **names: Value) -> Value:
+    """torch.where, for which a number that is chosen where the condition holds is `self`, and a tensor `input`."""
+    yes = names.pop("self", input)
+    if names or yes is None or other is None:
+        raise condition.trace.failure("torch.where of other arguments than a condition and two values")
+    return where(condition, yes, other)
+
+
 OPERATIONS: dict[str, Callable[..., Value]] = {
     "add": add,
     "radd": lambda a, b: add(b, a),
@@ -143,7 +151,8 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("invert", "bitwise_not"), of_booleans(logical_not, "~")),
     **dict.fromkeys(("lshift", "bitwise_left_shift"), shifted(up=True)),
     **dict.fromkeys(("rshift", "bitwise_right_shift"), shifted(up=False)),
-    "where": where,
+    "where": chosen,
+    "Tensor.where": lambda self, condition, other: where(condition, self, other),
     "masked_fill": masked_fill,
     "to": to,
     **dict.fromkeys(("float", "half", "bfloat16", "double"), to_real),
@@ -157,6 +166,12 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "full_like": like(None),
 }
 
+METHODS = {"where": "Tensor.where"}
+"""Methods that take their arguments in another order than the function of their name, by the name of the operation."""
+
+BY_NAME = frozenset({"where", "Tensor.where"})
+"""Operations whose parameters have PyTorch's names. Of others `input` is the first argument and `other` the last."""
+
 
 def _names() -> dict[Any, str]:
     """PyTorch's functions by their own names here; compilers know them as objects alone."""
@@ -167,6 +182,7 @@ def _names() -> dict[Any, str]:
                 function = getattr(owner, attribute, None)
                 if callable(function) and not isinstance(function, type):
                     names[function] = name
+    names |= {getattr(torch.Tensor, name): operation for name, operation in METHODS.items()}
     return names
 
 

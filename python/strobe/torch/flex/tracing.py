@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from strobe.torch.flex.captures import Captures
-from strobe.torch.flex.functions import LITERAL_ARGUMENTS, NAMES, OPERATIONS
+from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, NAMES, OPERATIONS
 from strobe.torch.flex.operations import remainder, to_boolean
 from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
 
@@ -93,6 +93,7 @@ class Trace:
         return self.operate(name, args, kwargs)
 
     def method(self, value: Value, name: str) -> Callable[..., Any]:
+        name = METHODS.get(name, name)
         return lambda *args, **kwargs: self.operate(name, (value, *args), kwargs)
 
     def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
@@ -100,11 +101,12 @@ class Trace:
         if operation is None:
             wrote = name.endswith("_") or (name.startswith("i") and name[1:] in OPERATIONS)
             self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value")
-        for alias in ("input", "self"):
-            if alias in kwargs:
-                args = (kwargs.pop(alias), *args)
-        if "other" in kwargs:
-            args = (*args, kwargs.pop("other"))
+        if name not in BY_NAME:
+            for alias in ("input", "self"):
+                if alias in kwargs:
+                    args = (kwargs.pop(alias), *args)
+            if "other" in kwargs:
+                args = (*args, kwargs.pop("other"))
         if name in LITERAL_ARGUMENTS:
             args = tuple(self.value(x) if isinstance(x, (Value, Part)) else x for x in args)
         else:
