@@ -9,7 +9,7 @@ import strobe
 import strobe.torch
 import torch
 from expression_reference import copies, draw
-from flex_functions import D_OUT, LENGTHS, MASKS, SCORES, SK, SQ, B, D, H, K, Q, V, causal
+from flex_functions import D_OUT, LENGTHS, MASKS, SCORES, SK, SQ, B, H, K, Q, V, causal
 from strobe.torch.flex import TraceError
 from strobe.torch.flex.tracing import Sizes, trace
 from torch.nn.attention import flex_attention as pytorch
@@ -56,18 +56,6 @@ def test_a_mask_of_pytorch_gives_the_same():
     ours = strobe.torch.flex_attention(Q, K, V, SCORES["times two"][0](), mask)
     theirs = pytorch.flex_attention(Q.double(), K.double(), V.double(), SCORES["times two"][0](), mask)
     torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2e-5)
-
-
-def test_a_mask_of_blocks_alone():
-    blocks = torch.tensor([[[[0, 1], [0, 1]]]]), torch.tensor([[[1, 2]]])
-    mask = pytorch.BlockMask.from_kv_blocks(blocks[1].int(), blocks[0].int(), BLOCK_SIZE=64, seq_lengths=(128, 128))
-    q = draw(1, 1, 1, 128, D)
-    out = strobe.torch.flex_attention(q, q, q, block_mask=mask)
-    wanted = strobe.torch.flex_attention(q, q, q, block_mask=_of(lambda b, h, i, j: j // 64 <= i // 64, 128))
-    torch.testing.assert_close(out, wanted, rtol=0, atol=2e-6)
-    mask = pytorch.BlockMask.from_kv_blocks(blocks[1].int(), blocks[0].int(), BLOCK_SIZE=32, seq_lengths=(64, 64))
-    with pytest.raises(NotImplementedError, match=r"blocks of \(32, 32\): they must be"):
-        strobe.torch.flex_attention(q[:, :, :64], q[:, :, :64], q[:, :, :64], block_mask=mask)
 
 
 def _of(mask_mod, seqlen, batch=None):

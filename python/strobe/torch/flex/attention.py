@@ -10,6 +10,7 @@ from torch import Tensor
 
 from strobe._shapes import wrong_type
 from strobe.torch.checks import check_types
+from strobe.torch.flex.blocks import with_blocks
 from strobe.torch.flex.tracing import Sizes, trace
 from strobe.torch.functional import attention
 
@@ -85,7 +86,12 @@ def flex_attention(
 
     Returns out [batch, heads_q, seqlen_q, head_dim_v]; with ``return_lse`` (out, lse), lse [batch, heads_q, seqlen_q]
     float32; with ``return_aux`` (out, AuxOutput). ``kernel_options`` are those of Triton's kernels: nothing reads them.
-    Of a BlockMask of PyTorch the mask_mod alone is read, or, where it has none, its blocks if they are of 64 or 128.
+
+    A BlockMask of PyTorch means what its compiled kernels compute: a pair is visible in a full block, and where
+    mask_mod says so in another block that is listed. If it has full blocks, mask_mod is run once on all of its
+    positions, as create_block_mask of PyTorch does, to find out whether the lists say anything that mask_mod does not.
+    Lists that do become a capture of the mask, and so do lists that cannot be looked at, under torch.compile and while
+    a CUDA graph is captured. The mask of strobe.torch.create_block_mask has no lists, and costs none of this.
 
     Raises TraceError, a NotImplementedError with the function's name, file and line, for what cannot be written as
     text; otherwise what strobe.torch.attention raises.
@@ -143,16 +149,9 @@ def _mask_of(block_mask: Any, sizes: Sizes) -> tuple[Callable[..., Any] | None, 
     if not callable(mask_mod):
         raise wrong_type("block_mask", block_mask, "what create_block_mask gives")
     _check_sizes(block_mask, sizes)
-    if isinstance(block_mask, BlockMask) or mask_mod is not _flex().noop_mask:
+    if isinstance(block_mask, BlockMask):
         return mask_mod, {}
-    blocks = block_mask.to_dense()
-    if bool(blocks.all()):
-        return None, {}
-    if block_mask.BLOCK_SIZE not in ((64, 64), (128, 128)):
-        raise NotImplementedError(
-            f"block_mask has no mask_mod and blocks of {block_mask.BLOCK_SIZE}: they must be (64, 64) or (128, 128)"
-        )
-    return None, {"block_mask": blocks.to(torch.uint8), "block_size": block_mask.BLOCK_SIZE[0]}
+    return with_blocks(block_mask, None if mask_mod is _flex().noop_mask else mask_mod)
 
 
 def _check_sizes(block_mask: Any, sizes: Sizes) -> None:

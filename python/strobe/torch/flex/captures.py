@@ -23,7 +23,7 @@ _OF_THE_LANGUAGE = frozenset(
     )
 )
 _LONGEST_NAME = 32
-_DEEPEST = 3  # functions within functions, where names are looked for
+_DEEPEST = 4  # functions within functions, where names are looked for
 
 
 class Captures:

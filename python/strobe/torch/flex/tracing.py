@@ -8,6 +8,7 @@ done to other tensors runs as it stands, and a tensor with traced indices become
 
 import sys
 from collections.abc import Callable, Iterator
+from inspect import unwrap
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -177,7 +178,7 @@ class Trace:
         """For what is done in the line of the user's function that runs."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
         where = _user_line()
-        if where is None and (code := getattr(self.function, "__code__", None)) is not None:
+        if where is None and (code := getattr(unwrap(self.function), "__code__", None)) is not None:
             where = f"{code.co_filename}, line {code.co_firstlineno}"
         place = f" ({where})" if where else ""
         return TraceError(
