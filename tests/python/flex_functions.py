@@ -159,6 +159,12 @@ SCORES = {
         ),
         {"t": torch.tensor(2.0)},
     ),
+    "integers of 31 bits": (
+        lambda t: lambda s, b, h, q, k: (
+            s + (q * 1000003 * (k + 1)) % 7 * 0.25 + (t[k] * 40000 * t[q] < 7) + (q - k) * 2**24 / 2**24
+        ),
+        {"t": torch.arange(SK)},
+    ),
     "a sum as an index": (lambda t: lambda s, b, h, q, k: s + t[q + k], {"t": draw(22, SQ + SK)}),
 }  # fmt: skip
 

@@ -93,6 +93,11 @@ UNTRACED = {
     "a variable exponent": (lambda s, b, h, q, k: s**s, "to the power of another"),
     "nan": (lambda s, b, h, q, k: s + float("nan"), "nan as a constant"),
     "a large integer": (lambda s, b, h, q, k: s + (q + 2**40), "1099511627776 is beyond int32"),
+    "a product of 33 bits": (
+        lambda s, b, h, q, k: s + (q * 2000003 * (k + 1)) % 7, "an integer that may be 4056006084: texts have 32 bits",
+    ),
+    "a power of 40 bits": (lambda s, b, h, q, k: s + (k + 200) ** 5, "an integer that may be"),
+    "a shift of 33 bits": (lambda s, b, h, q, k: s + ((-k) << 27), "an integer that may be -6845104128"),
     "an unknown argument": (lambda s, b, h, q, k: torch.div(s, 2, rounding_mode="trunc"), "rounding_mode"),
     "doubling": (lambda s, b, h, q, k: functools.reduce(lambda x, _: x * x, range(30), s), "more than 4096 characters"),
     "where of one": (lambda s, b, h, q, k: s + torch.where(q > k), "torch.where of other arguments than a condition"),

@@ -41,7 +41,11 @@ class Value:
             trace.fail(f"its text has more than {LONGEST_TEXT} characters")
         self.trace, self.text, self.binding, self.kind = trace, text, binding, kind
         self.low, self.high = low, high
-        """Bounds of an integer."""
+        """Bounds of an integer, infinite where it depends on what tensors hold."""
+        if kind == "int":
+            for bound in (low, high):
+                if not -(2**31) <= bound < 2**31 and not math.isinf(bound):
+                    trace.fail(f"an integer that may be {int(bound)}: texts have 32 bits, where PyTorch has 64")
 
     def within(self, binding: int) -> str:
         """The text as an operand of an operator that binds so strongly."""
