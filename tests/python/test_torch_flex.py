@@ -78,14 +78,14 @@ UNTRACED = {
     "a count": (lambda s, b, h, q, k: s + sum(range(q)), "as an index of what is no tensor, or as a count"),
     "a function that there is not": (lambda s, b, h, q, k: torch.erf(s), "`erf` of a traced value"),
     "a method that there is not": (lambda s, b, h, q, k: s.cumsum(0), "`cumsum` of a traced value"),
-    "a sum of a row": (lambda s, b, h, q, k: s + Q[b, h, q].sum(), ".sum of a tensor that has 1 axes without an index"),
-    "a row": (lambda s, b, h, q, k: s + Q[b, h, q], "a tensor that has 1 axes without an index"),
+    "a sum of a row": (lambda s, b, h, q, k: s + Q[b, h, q].sum(), ".sum of a tensor that has an axis"),
+    "a row": (lambda s, b, h, q, k: s + Q[b, h, q], "`add` of a tensor that has an axis without an index"),
     "no index": (lambda s, b, h, q, k: s + LENGTHS, "a tensor of shape [2] that has no indices"),
     "too many indices": (lambda s, b, h, q, k: s + LENGTHS[b, h], "2 indices of a tensor that has 1 axes"),
     "a slice": (lambda s, b, h, q, k: s + LENGTHS[b:], "an index of type slice"),
     "an index that is no integer": (lambda s, b, h, q, k: s + LENGTHS[s], "an index that is no integer"),
     "bits": (lambda s, b, h, q, k: s + (q & 5), "`&` of numbers"),
-    "a variable shift": (lambda s, b, h, q, k: s + (q >> k), "a shift that is not of an integer by a number"),
+    "a variable shift": (lambda s, b, h, q, k: s + (q >> k), "a shift that is not of an integer"),
     "a gelu by erf": (lambda s, b, h, q, k: torch.nn.functional.gelu(s), '`gelu` with approximate="none"'),
     "in place": (lambda s, b, h, q, k: s.add_(1), "it writes to a traced value"),
     "text": (lambda s, b, h, q, k: "score", "a str, where a number or a tensor is needed"),
@@ -101,6 +101,19 @@ UNTRACED = {
     "an unknown argument": (lambda s, b, h, q, k: torch.div(s, 2, rounding_mode="trunc"), "rounding_mode"),
     "doubling": (lambda s, b, h, q, k: functools.reduce(lambda x, _: x * x, range(30), s), "more than 4096 characters"),
     "where of one": (lambda s, b, h, q, k: s + torch.where(q > k), "torch.where of other arguments than a condition"),
+    "rows by one another": (lambda s, b, h, q, k: s + (Q[b, h, q] * K[b, h, k]).sum(), "`mul` of a tensor"),
+    "a product of rows": (lambda s, b, h, q, k: s + Q[b, h, q] @ K[b, h, k], "`matmul` of a tensor that has an axis"),
+    "a tensor by a row": (lambda s, b, h, q, k: s + (V[0, 0, 0] @ K[b, h, k]), "`matmul` of a tensor that has an axis"),
+    "a difference of rows": (lambda s, b, h, q, k: s + (1 - Q[b, h, q]), "`rsub` of a tensor that has an axis"),
+    "a row compared": (lambda s, b, h, q, k: (Q[b, h] > 0) * s, "`gt` of a tensor that has 2 axes"),
+    "a negative row": (lambda s, b, h, q, k: s + -Q[b, h, q], "`neg` of a tensor that has an axis"),
+    "the truth of a row": (lambda s, b, h, q, k: s if Q[b, h, q] else -s, "`bool` of a tensor that has an axis"),
+    "a product of matrices": (lambda s, b, h, q, k: s @ s, "`matmul` of a traced value"),
+    "a quotient and a remainder": (lambda s, b, h, q, k: s + sum(divmod(q, 3)), "`divmod` of a traced value"),
+    "a shift by a position": (lambda s, b, h, q, k: s + (1 << q), "a shift that is not of an integer"),
+    "a shift down by a position": (lambda s, b, h, q, k: s + (64 >> q), "a shift that is not of an integer"),
+    "an axis of a value": (lambda s, b, h, q, k: s + q[0], "an index of a traced value"),
+    "a row of a value": (lambda s, b, h, q, k: s[None], "an index of a traced value"),
     "another dtype": (lambda s, b, h, q, k: s.to(torch.complex64), "a conversion to torch.complex64"),
 }  # fmt: skip
 
@@ -113,6 +126,38 @@ def test_what_cannot_be_traced_says_where(name):
     line = score_mod.__code__.co_firstlineno
     assert f"score_mod `<lambda>` ({__file__}, line {line}) cannot be written as text: " in str(error.value)
     assert message in str(error.value)
+
+
+MANY = [draw(i, SK) for i in range(9)]
+BEYOND_LIMITS = {
+    "more tensors": (lambda s, b, h, q, k: s + sum(t[k] for t in MANY), "more than 8 tensors"),
+    "more reads": (lambda s, b, h, q, k: s + sum(MANY[0][k + i] for i in range(17)), "of which 16 are the most"),
+    "more axes": (lambda s, b, h, q, k: s + Q[None][0 * b, b, h, q, 0], "a tensor of 5 axes, where 4 are the most"),
+    "more levels": (lambda s, b, h, q, k: functools.reduce(lambda x, _: 1 - x, range(70), s), "more than 64 levels"),
+    "more operations": (lambda s, b, h, q, k: functools.reduce(lambda x, i: x + i, range(600), s), "512 operations"),
+    "a truth as a score": (lambda s, b, h, q, k: q > k, "its result is a truth, where a score is needed"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_LIMITS)
+def test_what_is_beyond_the_limits_of_texts_says_where(name):
+    score_mod, message = BEYOND_LIMITS[name]
+    place = rf"{__file__}, line {score_mod.__code__.co_firstlineno}"
+    with pytest.raises(TraceError, match=rf"score_mod `<lambda>` \({place}\) cannot be written as text: .*{message}"):
+        strobe.torch.flex_attention(Q, K, V, score_mod)
+
+
+def test_a_mask_beyond_the_limits_of_texts_says_where():
+    def hides(b, h, q, k):
+        return functools.reduce(lambda x, i: x | (q == i), range(300), q > k)
+
+    block_mask = strobe.torch.create_block_mask
+    with pytest.raises(TraceError, match=rf"mask_mod `hides` \({__file__}, line .*512 operations"):
+        block_mask(hides, None, None, SQ, SK)
+
+
+def test_tensors_that_nothing_reads_are_no_captures():
+    check(lambda t: lambda s, b, h, q, k: (s[...] * 2, t[k])[0], None, [draw(1, SK)])
 
 
 def test_writes_to_tensors_are_not_made():

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from strobe._option_list import MOST_CAPTURES
 from strobe.torch.flex.operations import kind_of_dtype
 from strobe.torch.flex.values import Kind
 
@@ -36,8 +37,10 @@ class Captures:
         self._given: dict[int, tuple[str, Tensor]] = {}
         self._captures: dict[str, Tensor] = {}
 
-    def by_name(self) -> dict[str, Tensor]:
-        return self._captures
+    def named_in(self, *texts: str | None) -> dict[str, Tensor]:
+        """Those that the texts read. A function may look at others, whose values come to nothing."""
+        words = {word for text in texts if text is not None for word in re.findall(r"\w+", text)}
+        return {name: tensor for name, tensor in self._captures.items() if name in words}
 
     def name_of(self, tensor: Tensor, fail: Callable[[str], NoReturn]) -> tuple[str, Kind]:
         """The name of the capture that the tensor is or becomes, and the kind of its elements."""
@@ -47,6 +50,8 @@ class Captures:
         known = self._given.get(id(tensor))
         if known is not None:
             return known[0], kind
+        if len(self._captures) == MOST_CAPTURES:
+            fail(f"more than {MOST_CAPTURES} tensors, of its score_mod and mask_mod together")
         name = self._free_name(tensor)
         self._given[id(tensor)] = name, tensor
         with torch._C.DisableTorchFunction():

@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -65,7 +65,7 @@ from strobe.torch.flex.operations import (
     trunc,
     where,
 )
-from strobe.torch.flex.values import Value
+from strobe.torch.flex.values import Part, Value
 
 LITERAL_ARGUMENTS = frozenset(
     {"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to"}
@@ -151,6 +151,8 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("invert", "bitwise_not"), of_booleans(logical_not, "~")),
     **dict.fromkeys(("lshift", "bitwise_left_shift"), shifted(up=True)),
     **dict.fromkeys(("rshift", "bitwise_right_shift"), shifted(up=False)),
+    "rlshift": lambda a, b: shifted(up=True)(b, a),
+    "rrshift": lambda a, b: shifted(up=False)(b, a),
     "where": chosen,
     "Tensor.where": lambda self, condition, other: where(condition, self, other),
     "masked_fill": masked_fill,
@@ -193,9 +195,20 @@ def _operator(name: str) -> Callable[..., Any]:
     return lambda *values: values[0].trace.operate(name, values, {})
 
 
+def _operator_of_part(name: str) -> Callable[..., Any]:
+    def fail(part: Part, *_: Any) -> NoReturn:
+        raise part.failure(f"`{name}`")
+
+    return fail
+
+
 for _name in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
-    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rshift"),
+    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "round"),
+    *("lshift", "rlshift", "rshift", "rrshift", "divmod", "rdivmod", "matmul", "rmatmul"),
     *("lt", "le", "gt", "ge", "eq", "ne"),
 ):
     setattr(Value, f"__{_name}__", _operator(_name))
+    setattr(Part, f"__{_name}__", _operator_of_part(_name))
+for _name in ("bool", "int", "float", "index"):
+    setattr(Part, f"__{_name}__", _operator_of_part(_name))

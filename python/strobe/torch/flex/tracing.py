@@ -16,12 +16,17 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from strobe._expressions import check_texts
 from strobe.torch.flex.captures import Captures
 from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, NAMES, OPERATIONS
 from strobe.torch.flex.operations import remainder, to_boolean
 from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
 
 _PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))
+
+
+MOST_AXES = 4
+"""Of a capture."""
 
 
 class Texts(NamedTuple):
@@ -48,12 +53,24 @@ def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, devic
     where they are. Raises TraceError, with the function's name and the line in it.
     """
     captures = Captures(device, (score_mod, mask_mod))
-    score = mask = None
+    of_score = of_mask = score = mask = None
     if score_mod is not None:
-        score = Trace("score_mod", score_mod, captures, sizes, dtype, device).text_of_score()
+        of_score = Trace("score_mod", score_mod, captures, sizes, dtype, device)
+        score = of_score.text_of_score()
     if mask_mod is not None:
-        mask = Trace("mask_mod", mask_mod, captures, sizes, dtype, device).text_of_mask()
-    return Texts(score if score != "score" else None, mask if mask != "true" else None, captures.by_name() or None)
+        of_mask = Trace("mask_mod", mask_mod, captures, sizes, dtype, device)
+        mask = of_mask.text_of_mask()
+    score, mask = (None if text == unchanged else text for text, unchanged in ((score, "score"), (mask, "true")))
+    texts = Texts(score, mask, captures.named_in(score, mask) or None)
+    if not torch.compiler.is_compiling():
+        try:
+            check_texts(texts._asdict())
+        except ValueError as error:
+            at_fault = of_mask if of_score is None or str(error).startswith("mask") else of_score
+            if at_fault is None:
+                raise
+            raise at_fault.failure(str(error), running=False) from None
+    return texts
 
 
 class Trace:
@@ -74,7 +91,10 @@ class Trace:
         self._positions = [Value(self, name, ATOM, "int", 0, max(extent - 1, 0)) for name, extent in pairs]
 
     def text_of_score(self) -> str:
-        return self._run(Value(self, "score", ATOM, "real"), *self._positions).text
+        score = self._run(Value(self, "score", ATOM, "real"), *self._positions)
+        if score.kind == "bool":
+            raise self.failure("its result is a truth, where a score is needed", running=False)
+        return score.text
 
     def text_of_mask(self) -> str:
         return to_boolean(self._run(*self._positions)).text
@@ -98,6 +118,9 @@ class Trace:
         return lambda *args, **kwargs: self.operate(name, (value, *args), kwargs)
 
     def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+        for part in args:
+            if isinstance(part, Part):
+                raise part.failure(f"`{name}`")
         operation = OPERATIONS.get(name)
         if operation is None:
             wrote = name.endswith("_") or (name.startswith("i") and name[1:] in OPERATIONS)
@@ -108,9 +131,7 @@ class Trace:
                     args = (kwargs.pop(alias), *args)
             if "other" in kwargs:
                 args = (*args, kwargs.pop("other"))
-        if name in LITERAL_ARGUMENTS:
-            args = tuple(self.value(x) if isinstance(x, (Value, Part)) else x for x in args)
-        else:
+        if name not in LITERAL_ARGUMENTS:
             args = tuple(self.value(x) for x in args)
             of_values = ("alpha", "rounding_mode", "inplace", "dtype", "memory_format", "device", "out")
             kwargs = {key: x if x is None or key in of_values else self.value(x) for key, x in kwargs.items()}
@@ -126,7 +147,7 @@ class Trace:
         if isinstance(x, Value):
             return x
         if isinstance(x, Part):
-            self.fail(f"a tensor that has {x.ndim} axes without an index: give each an index")
+            raise x.failure("the value")
         if isinstance(x, Tensor):
             if x.dim() != 0:
                 self.fail(f"a tensor of shape {list(x.shape)} that has no indices: it must be of rank 0, or indexed")
@@ -168,17 +189,20 @@ class Trace:
         return value if value.low >= 0 else remainder(value, number(self, extent))
 
     def _loaded(self, tensor: Tensor, indices: tuple[Value, ...]) -> Value:
+        if len(indices) > MOST_AXES:
+            self.fail(f"a tensor of {len(indices)} axes, where {MOST_AXES} are the most")
         name, kind = self.captures.name_of(tensor, self.fail)
         return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind)
 
     def fail(self, what: str) -> NoReturn:
         raise self.failure(what)
 
-    def failure(self, what: str) -> TraceError:
-        """For what is done in the line of the user's function that runs."""
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        where = _user_line()
-        if where is None and (code := getattr(unwrap(self.function), "__code__", None)) is not None:
+    def failure(self, what: str, running: bool = True) -> TraceError:
+        """For what is done in the line of the user's function that is ``running``, or by the function as a whole."""
+        function = unwrap(self.function)
+        name = getattr(function, "__name__", type(function).__name__)
+        where = _user_line() if running and not torch.compiler.is_compiling() else None
+        if where is None and (code := getattr(function, "__code__", None)) is not None:
             where = f"{code.co_filename}, line {code.co_firstlineno}"
         place = f" ({where})" if where else ""
         return TraceError(

@@ -96,6 +96,9 @@ class Value:
     def item(self) -> NoReturn:
         self._no_value(".item() of a traced value")
 
+    def __getitem__(self, index: Any) -> Any:
+        return self.trace.index(self, index)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         self.trace.fail("it writes to a traced value")
 
@@ -152,7 +155,12 @@ class Part:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise self.trace.failure(f".{name} of a tensor that has {self.ndim} axes without an index: give each an index")
+        raise self.failure(f".{name}")
+
+    def failure(self, what: str) -> Exception:
+        """For what needs an element and is given a row."""
+        axes = "an axis" if self.ndim == 1 else f"{self.ndim} axes"
+        return self.trace.failure(f"{what} of a tensor that has {axes} without an index: give each an index")
 
 
 def trace_of(*values: Any) -> Any:
