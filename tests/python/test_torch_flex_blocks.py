@@ -138,3 +138,24 @@ def test_errors_name_the_users_function():
     mask = block_mask(drawn((32, 32), 1, 1, 5), None, (32, 32), hides)
     with pytest.raises(TraceError, match=r"mask_mod `hides` \(.*test_torch_flex_blocks.py, line"):
         strobe.torch.flex_attention(Q, K, V, block_mask=mask)
+
+
+def test_arguments_of_create_block_mask():
+    create = strobe.torch.create_block_mask
+    further = {"separate_full_blocks": False, "compute_dq_write_order": True, "dq_kv_order": False, "_compile": False}
+    assert create(causal, B, H, SQ, SK, "cpu", 64, **further) == create(causal, B, H, SQ, SK, "cpu", (64, 64))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'BLOCKSIZE'"):
+        create(causal, B, H, SQ, SK, BLOCKSIZE=64)
+
+
+def test_what_a_mask_has_beside_its_function():
+    """Where PyTorch's has the same: to, sparsity and BLOCK_SIZE; blocks to index it has not."""
+    arguments = (causal, None, None, SQ, SK)
+    mask, theirs = strobe.torch.create_block_mask(*arguments), pytorch.create_block_mask(*arguments, device="cpu")
+    moved = mask.to(torch.device("cpu"))
+    assert moved.sparsity() == theirs.sparsity() > 0
+    assert (moved.BLOCK_SIZE, moved.seq_lengths) == (theirs.BLOCK_SIZE, theirs.seq_lengths)
+    out = strobe.torch.flex_attention(Q, K, V, block_mask=moved)
+    assert torch.equal(out, strobe.torch.flex_attention(Q, K, V, block_mask=mask))
+    with pytest.raises(NotImplementedError, match="has no blocks to index"):
+        mask[0]

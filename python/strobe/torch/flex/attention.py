@@ -2,8 +2,8 @@
 """flex_attention and create_block_mask, with PyTorch's arguments."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -26,11 +26,27 @@ class BlockMask:
     shape: tuple[int | None, int | None, int, int]
     """Batch, heads, queries and keys; None: of any number."""
     BLOCK_SIZE: tuple[int, int]
+    device: Any = None
+    """Where ``sparsity`` runs mask_mod; None: where PyTorch would."""
 
     @property
     def seq_lengths(self) -> tuple[int, int]:
         """Queries and keys."""
         return self.shape[2:]
+
+    def to(self, device: Any) -> "BlockMask":
+        """The mask itself, which holds no tensors, for another device."""
+        return replace(self, device=device)
+
+    def sparsity(self) -> float:
+        """The percentage of blocks of BLOCK_SIZE that are empty, by PyTorch: mask_mod is run on all positions."""
+        return _flex().create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE).sparsity()
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise NotImplementedError(
+            "a mask of strobe.torch.create_block_mask has no blocks to index: make one of a mask_mod that adds the "
+            "first batch, head or query to its positions"
+        )
 
 
 def create_block_mask(
@@ -41,13 +57,16 @@ def create_block_mask(
     KV_LEN: int,  # noqa: N803 (PyTorch's name)
     device: Any = None,
     BLOCK_SIZE: int | tuple[int, int] = 128,  # noqa: N803 (PyTorch's name)
-    **_: Any,
+    _compile: bool = False,
+    separate_full_blocks: bool = True,
+    compute_dq_write_order: bool = False,
+    dq_kv_order: bool = True,
 ) -> BlockMask:
     """``torch.nn.attention.flex_attention.create_block_mask``: a mask for flex_attention, here or in PyTorch's words.
 
     ``mask_mod(b, h, q_idx, kv_idx)`` says whether a query sees a key. B and H are the batch and query heads of calls,
-    None or 1 for any; Q_LEN and KV_LEN the most queries and keys. ``device`` and PyTorch's further arguments change
-    nothing, and no block is computed: ``BLOCK_SIZE`` is kept for code that reads it.
+    None or 1 for any; Q_LEN and KV_LEN the most queries and keys. PyTorch's further arguments change nothing, and no
+    block is computed: ``device`` and ``BLOCK_SIZE`` are kept for code that reads them, and for ``sparsity``.
 
     Raises TraceError, a NotImplementedError, for a function that cannot be written as text.
     """
@@ -56,7 +75,7 @@ def create_block_mask(
     sizes = Sizes(B or 1, H or 1, Q_LEN, KV_LEN)
     trace(None, mask_mod, sizes, torch.float32, None)
     blocks = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) else (BLOCK_SIZE, BLOCK_SIZE)
-    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks)
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks, device)
 
 
 def flex_attention(
