@@ -99,9 +99,9 @@ def flex_attention(
     run once in each call, on values that write down what is done to them, and become the options ``score``,
     ``mask_text`` and ``captures`` of ``strobe.torch.attention``: tensors that they read by traced indices are captures,
     whatever their strides, and have gradients where they require them. ``torch.compile`` is not needed. The same
-    functions on other shapes and other contents compile nothing, but for two cases: a Python number of the function is
-    part of its text, and so is the size of an axis whose index may be negative, since PyTorch counts that from the end.
-    An index beyond the end reads 0.
+    functions on other shapes and other contents compile nothing, as long as Python's numbers in them, which are part of
+    the text, stay the same. The length of an axis whose index may be negative, since PyTorch counts that from the end,
+    is a capture, too; where there are 8 others it is such a number. An index beyond the end reads 0.
 
     Returns out [batch, heads_q, seqlen_q, head_dim_v]; with ``return_lse`` (out, lse), lse [batch, heads_q, seqlen_q]
     float32; with ``return_aux`` (out, AuxOutput). ``kernel_options`` are those of Triton's kernels: nothing reads them.

@@ -175,11 +175,14 @@ BY_NAME = frozenset({"where", "Tensor.where"})
 """Operations whose parameters have PyTorch's names. Of others `input` is the first argument and `other` the last."""
 
 
+_OWNERS = (torch, torch.Tensor, torch.nn.functional, torch.special)
+
+
 def _names() -> dict[Any, str]:
     """PyTorch's functions by their own names here; compilers know them as objects alone."""
     names: dict[Any, str] = {}
     for name in (*OPERATIONS, "getitem", "setitem"):
-        for owner in (torch, torch.Tensor, torch.nn.functional, torch.special):
+        for owner in _OWNERS:
             for attribute in (name, f"__{name}__"):
                 function = getattr(owner, attribute, None)
                 if callable(function) and not isinstance(function, type):
@@ -188,7 +191,29 @@ def _names() -> dict[Any, str]:
     return names
 
 
-NAMES = _names()
+def _other_names() -> dict[Any, str]:
+    """The rest of PyTorch's functions, by name."""
+    kinds = tuple({type(x) for x in (torch.erf, torch.Tensor.erf_, torch.Tensor.__contains__)})
+    pairs = ((getattr(owner, name, None), name) for owner in _OWNERS for name in dir(owner))
+    return {function: _plain(name) for function, name in pairs if isinstance(function, kinds)}
+
+
+def _plain(name: str) -> str:
+    return name.strip("_") if name.endswith("__") else name
+
+
+_NAMES = _names()
+_OTHER_NAMES = _other_names()
+
+
+def name_of(function: Any) -> str:
+    """The operation that a function of PyTorch is, or its own name."""
+    name = _NAMES.get(function)
+    if name is None:
+        name = _OTHER_NAMES.get(function)
+    if name is None and not torch.compiler.is_compiling():
+        name = _plain(getattr(function, "__name__", str(function)))
+    return name or "a function"
 
 
 def _operator(name: str) -> Callable[..., Any]:

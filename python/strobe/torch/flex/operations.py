@@ -19,6 +19,7 @@ from strobe.torch.flex.values import (
     SUM,
     Kind,
     Value,
+    is_finite,
     number,
 )
 
@@ -104,8 +105,8 @@ def floor_divide(a: Value, b: Value) -> Value:
     bounds = _UNBOUNDED
     if by is not None and by > 0:  # infinities divided by integers are nan
         bounds = (
-            _low(a) if math.isinf(_low(a)) else _low(a) // by,
-            _high(a) if math.isinf(_high(a)) else _high(a) // by,
+            _low(a) // by if is_finite(_low(a)) else _low(a),
+            _high(a) // by if is_finite(_high(a)) else _high(a),
         )
     return _joined("/", PRODUCT, to_integer(a), to_integer(b), "int", bounds)
 

@@ -6,6 +6,7 @@ The functions run under a mode that sees every function of PyTorch: what is done
 done to other tensors runs as it stands, and a tensor with traced indices becomes a capture.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from inspect import unwrap
@@ -18,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from strobe._expressions import check_texts
 from strobe.torch.flex.captures import Captures
-from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, NAMES, OPERATIONS
-from strobe.torch.flex.operations import remainder, to_boolean
+from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, OPERATIONS, name_of
+from strobe.torch.flex.operations import add, compare, to_boolean, where
 from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
 
 _PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))
@@ -61,7 +62,8 @@ def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, devic
         of_mask = Trace("mask_mod", mask_mod, captures, sizes, dtype, device)
         mask = of_mask.text_of_mask()
     score, mask = (None if text == unchanged else text for text, unchanged in ((score, "score"), (mask, "true")))
-    texts = Texts(score, mask, captures.named_in(score, mask) or None)
+    (score, mask), named = captures.settled(score, mask)
+    texts = Texts(score, mask, named or None)
     if not torch.compiler.is_compiling():
         try:
             check_texts(texts._asdict())
@@ -106,7 +108,7 @@ class Trace:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of PyTorch with a traced value among its arguments."""
-        name = NAMES.get(function) or getattr(function, "__name__", str(function)).strip("_")
+        name = name_of(function)
         if name == "getitem":
             return self.index(*args)
         if name == "setitem":
@@ -174,25 +176,31 @@ class Trace:
         for axis, x in zip(free, given, strict=False):
             if isinstance(x, slice) and x.start is None and x.stop is None and x.step is None:
                 continue
-            indices[axis] = self._checked_index(x, part.tensor.shape[axis])
+            indices[axis] = self._checked_index(x, part.tensor, axis)
         if any(x is None for x in indices):
             return Part(self, part.tensor, indices)
         return self._loaded(part.tensor, tuple(indices))
 
-    def _checked_index(self, x: Any, extent: int) -> Value:
+    def _checked_index(self, x: Any, tensor: Tensor, axis: int) -> Value:
         """As a capture is indexed: PyTorch counts from the end where an index is negative."""
         if x is None or isinstance(x, (slice, bool, list)):
             self.fail(f"an index of type {type(x).__name__} beside traced ones, or of traced bounds")
         value = self.value(x)
         if value.kind != "int":
             self.fail("an index that is no integer")
-        return value if value.low >= 0 else remainder(value, number(self, extent))
+        if value.low >= 0:
+            return value
+        zero = number(self, 0)
+        capture, _ = self.captures.name_of(tensor, self.fail)
+        length = Value(self, self.captures.length_of(capture, axis, tensor.shape[axis]), ATOM, "int", 0)
+        return add(value, length if value.high < 0 else where(compare("<", value, zero), length, zero))
 
     def _loaded(self, tensor: Tensor, indices: tuple[Value, ...]) -> Value:
         if len(indices) > MOST_AXES:
             self.fail(f"a tensor of {len(indices)} axes, where {MOST_AXES} are the most")
         name, kind = self.captures.name_of(tensor, self.fail)
-        return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind)
+        low = 0 if tensor.dtype == torch.uint8 else -math.inf
+        return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind, low)
 
     def fail(self, what: str) -> NoReturn:
         raise self.failure(what)
@@ -239,7 +247,7 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         if trace_of(args, kwargs) is not None:
             return self._trace.call(function, args, kwargs)
-        name = getattr(function, "__name__", "")
-        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        name = name_of(function)
+        if name == "setitem" or name.endswith("_"):
             self._trace.fail("it writes to a tensor")
         return function(*args, **kwargs)

@@ -44,7 +44,7 @@ class Value:
         """Bounds of an integer, infinite where it depends on what tensors hold."""
         if kind == "int":
             for bound in (low, high):
-                if not -(2**31) <= bound < 2**31 and not math.isinf(bound):
+                if is_finite(bound) and not -(2**31) <= bound < 2**31:
                     trace.fail(f"an integer that may be {int(bound)}: texts have 32 bits, where PyTorch has 64")
 
     def within(self, binding: int) -> str:
@@ -177,12 +177,24 @@ def trace_of(*values: Any) -> Any:
     return None
 
 
+def is_finite(bound: float) -> bool:
+    """Of sizes that a compiler leaves open, too."""
+    return -math.inf < bound < math.inf
+
+
+def known(value: int) -> int:
+    """With digits: a compiler that leaves a size open settles it for what counts."""
+    if not torch.compiler.is_compiling():
+        return int(value)
+    return len(range(value)) if value >= 0 else -len(range(-value))
+
+
 def number(trace: Any, value: Any) -> Value:
     """A literal."""
     if isinstance(value, (bool, np.bool_)):
         return Value(trace, "true" if value else "false", ATOM, "bool")
     if isinstance(value, (int, np.integer)):
-        value = int(value)
+        value = known(value)
         if not -(2**31) < value < 2**31:
             trace.fail(f"{value} is beyond int32")
         return Value(trace, str(value), ATOM if value >= 0 else SIGN, "int", value, value)
