@@ -159,6 +159,40 @@ SCORES = {
         ),
         {"t": torch.tensor(2.0)},
     ),
+    "division towards zero": (
+        lambda: lambda s, b, h, q, k: (
+            s + torch.div(q - k, 3, rounding_mode="trunc") + torch.div(q, k - 60, rounding_mode="trunc") * 0.25
+            + torch.fmod(k - q, 5) + torch.div(q, k + 1, rounding_mode="trunc") + (q - k).fmod(k + 1) * 0.125
+            + (q - k).fmod(-7) + torch.div(s, 0.75, rounding_mode="trunc") + torch.fmod(s, 0.75)
+        ) * 0.25,
+        {},
+    ),
+    "parts of reals": (
+        lambda: lambda s, b, h, q, k: s + torch.frac(s) + torch.round(s * 2) + s.round() + torch.round((q - k) / 2), {},
+    ),
+    "numbers that are none": (
+        lambda t: lambda s, b, h, q, k: (
+            torch.where(torch.isnan(t[k]), s, s * 2) + torch.where(t[k].isfinite() & ~q.isnan(), 1.0, s)
+            + torch.nan_to_num(t[k], posinf=2.0, neginf=-3.0) + torch.isinf(t[k])
+        ),
+        {"t": torch.tensor([0.5, float("nan"), float("inf"), -float("inf")]).repeat(SK // 4)},
+    ),
+    "sums of exponentials": (
+        lambda t: lambda s, b, h, q, k: torch.logaddexp(s, t[h]) + torch.logaddexp(t[h], s * 20), {"t": draw(23, H)},
+    ),
+    "sums of no exponentials": (
+        lambda n, t: lambda s, b, h, q, k: (
+            torch.logaddexp(n[k].float().log(), n[k].float().log()) + torch.logaddexp(s, t[k]) * 0.5
+        ),
+        {"n": torch.arange(SK) % 4, "t": torch.tensor([-torch.inf, 0.5, 1.0, -torch.inf]).repeat(SK // 4)},
+    ),
+    "types and shapes": (
+        lambda: lambda s, b, h, q, k: (
+            (s + 0.5).type(torch.int32) + q.type_as(s) / 8 + s.new_tensor(0.25) + q.new_tensor(3.5) + s.view(())
+            + k.reshape(()) + s.dim() + q.numel() + s[...] + torch.full_like(s, 0.5) + (q.detach() > 3)
+        ) * 0.25,
+        {},
+    ),
     "integers of 31 bits": (
         lambda t: lambda s, b, h, q, k: (
             s + (q * 1000003 * (k + 1)) % 7 * 0.25 + (t[k] * 40000 * t[q] < 7) + (q - k) * 2**24 / 2**24

@@ -11,16 +11,23 @@ from strobe.torch.flex.composed import (
     cosh,
     elu,
     expm1,
+    frac,
     gelu,
     hardtanh,
+    isfinite,
+    isinf,
+    isnan,
     leaky_relu,
     lerp,
     log1p,
+    logaddexp,
     logsigmoid,
     low_bits,
+    nan_to_num,
     reciprocal,
     relu,
     relu6,
+    round_half_to_even,
     scaled,
     shifted,
     sign,
@@ -30,6 +37,17 @@ from strobe.torch.flex.composed import (
     square,
     tan,
 )
+from strobe.torch.flex.conversions import (
+    detached,
+    filled,
+    like,
+    new_tensor,
+    same,
+    shaped,
+    size,
+    to,
+    typed,
+)
 from strobe.torch.flex.operations import (
     absolute,
     add,
@@ -38,11 +56,10 @@ from strobe.torch.flex.operations import (
     comparison,
     divide,
     exp,
-    filled,
     floor,
     floor_divide,
+    fmod,
     function,
-    like,
     log,
     logical_and,
     logical_not,
@@ -56,9 +73,7 @@ from strobe.torch.flex.operations import (
     of_booleans,
     power,
     remainder,
-    same,
     subtract,
-    to,
     to_boolean,
     to_integer,
     to_real,
@@ -69,7 +84,8 @@ from strobe.torch.flex.values import Part, Value
 
 LITERAL_ARGUMENTS = frozenset(
     {"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to"}
-    | {"softplus", "leaky_relu", "elu", "hardtanh", "gelu"}
+    | {"softplus", "leaky_relu", "elu", "hardtanh", "gelu", "nan_to_num", "round"}
+    | {"type", "type_as", "new_tensor", "view", "reshape", "size"}
 )
 """Operations that read their arguments as Python's values."""
 
@@ -88,7 +104,7 @@ def chosen(condition: Value, input: Value | None = None, other: Value | None = N
     return where(condition, yes, other)
 
 
-OPERATIONS: dict[str, Callable[..., Value]] = {
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": add,
     "radd": lambda a, b: add(b, a),
     **dict.fromkeys(("sub", "subtract"), subtract),
@@ -101,6 +117,7 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("rdiv", "rtruediv"), lambda a, b: divide(b, a)),
     "rfloordiv": lambda a, b: floor_divide(b, a),
     "rmod": lambda a, b: remainder(b, a),
+    "fmod": fmod,
     "pow": power,
     "rpow": lambda a, b: power(b, a),
     **dict.fromkeys(("neg", "negative"), negative),
@@ -117,6 +134,13 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "floor": floor,
     "ceil": ceil,
     **dict.fromkeys(("trunc", "fix"), trunc),
+    "round": round_half_to_even,
+    "frac": frac,
+    "isnan": isnan,
+    "isinf": isinf,
+    "isfinite": isfinite,
+    "nan_to_num": nan_to_num,
+    "logaddexp": logaddexp,
     "square": square,
     "reciprocal": reciprocal,
     "relu": relu,
@@ -156,7 +180,15 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "where": chosen,
     "Tensor.where": lambda self, condition, other: where(condition, self, other),
     "masked_fill": masked_fill,
-    "to": to,
+    **dict.fromkeys(("to", "type_as"), to),
+    "type": typed,
+    "new_tensor": new_tensor,
+    **dict.fromkeys(("view", "reshape"), shaped),
+    "detach": detached,
+    "size": size,
+    **dict.fromkeys(("dim", "ndimension"), lambda a: 0),
+    **dict.fromkeys(("numel", "nelement"), lambda a: 1),
+    "is_floating_point": lambda a: a.kind == "real",
     **dict.fromkeys(("float", "half", "bfloat16", "double"), to_real),
     **dict.fromkeys(("int", "long", "short"), to_integer),
     "bool": to_boolean,
@@ -167,6 +199,14 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "zeros_like": like(0),
     "full_like": like(None),
 }
+
+_PRECOMPUTED = "compute the result for every position before the call, and index that by the position"
+REMEDIES = {
+    **dict.fromkeys(("searchsorted", "bucketize"), _PRECOMPUTED),
+    "erf": 'gelu has approximate="tanh", without it',
+    **dict.fromkeys(("sum", "any", "all", "cumsum"), "a traced value is one number, of one query and key"),
+}
+"""What to write instead of functions that texts lack."""
 
 METHODS = {"where": "Tensor.where"}
 """Methods that take their arguments in another order than the function of their name, by the name of the operation."""

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from strobe._expressions import check_texts
 from strobe.torch.flex.captures import Captures
-from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, OPERATIONS, name_of
+from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, OPERATIONS, REMEDIES, name_of
 from strobe.torch.flex.operations import add, compare, to_boolean, where
 from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
 
@@ -126,7 +126,8 @@ class Trace:
         operation = OPERATIONS.get(name)
         if operation is None:
             wrote = name.endswith("_") or (name.startswith("i") and name[1:] in OPERATIONS)
-            self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value")
+            remedy = f" ({REMEDIES[name]})" if name in REMEDIES else ""
+            self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value{remedy}")
         if name not in BY_NAME:
             for alias in ("input", "self"):
                 if alias in kwargs:

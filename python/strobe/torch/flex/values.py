@@ -191,6 +191,8 @@ def known(value: int) -> int:
 
 def number(trace: Any, value: Any) -> Value:
     """A literal."""
+    if isinstance(value, Tensor):
+        trace.fail("a tensor as an argument that must be a number")
     if isinstance(value, (bool, np.bool_)):
         return Value(trace, "true" if value else "false", ATOM, "bool")
     if isinstance(value, (int, np.integer)):
