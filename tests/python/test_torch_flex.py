@@ -103,6 +103,9 @@ UNTRACED = {
         lambda s, b, h, q, k: s + torch.searchsorted(LENGTHS, q), "`searchsorted` of a traced value (compute the",
     ),
     "ids by buckets": (lambda s, b, h, q, k: s + torch.bucketize(q, LENGTHS), "`bucketize` of a traced value (compute"),
+    "an index in a function": (
+        lambda s, b, h, q, k: s + torch.index_select(LENGTHS, 0, b), "`index_select` of a traced value (index the",
+    ),
     "decimals": (lambda s, b, h, q, k: torch.round(s, decimals=2), "`round` with decimals=2"),
     "a shape": (lambda s, b, h, q, k: s.view(1), "a shape other than () of a traced value"),
     "a type by name": (lambda s, b, h, q, k: s.type("torch.IntTensor"), ".type('torch.IntTensor') (write .to(dtype)"),

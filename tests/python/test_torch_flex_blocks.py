@@ -34,7 +34,7 @@ def block_mask(partial, full, size, mask_mod, seq_lengths=(SQ, SK)):
 def visible(partial, full, size, mask_mod):
     """Blocks and mask_mod, pair by pair."""
     partial, full = (
-        x.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[..., :SQ, :SK] for x in (partial, full)
+        x.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[:, :, :SQ, :SK] for x in (partial, full)
     )
     seen = expression_reference.of_pairs(mask_mod or pytorch.noop_mask, [torch.arange(n) for n in (B, H, SQ, SK)])
     return (full | (partial & seen)).expand(B, H, SQ, SK)
@@ -97,10 +97,10 @@ def test_blocks_that_follow_from_mask_mod_are_left_out(name, pairs_at_once, monk
     size = (64, 32)
     mask = pytorch.create_block_mask(MASKS[name], B, H, SQ, SK, device="cpu", BLOCK_SIZE=size)
     function = None if name == "everything" else MASKS[name]
-    assert with_blocks(mask, function) == (function, {})
+    assert with_blocks(mask, function, SQ, SK) == (function, {})
     assert mask.full_kv_num_blocks[1, 1, 2] > 0
     mask.full_kv_num_blocks[1, 1, 2] = 0
-    found, options = with_blocks(mask, function)
+    found, options = with_blocks(mask, function, SQ, SK)
     assert found is not function or options
 
 
@@ -117,6 +117,13 @@ def test_blocks_of_pytorch_give_what_its_mask_mod_does():
     torch.testing.assert_close(
         out, strobe.torch.attention(*(x.transpose(1, 2) for x in (Q, K, V)), causal="top_left").transpose(1, 2)
     )
+
+
+@pytest.mark.parametrize("size", [(64, 64), (32, 32)])
+def test_a_mask_of_more_queries_and_keys_than_the_call(size):
+    more = torch.rand((1, 1, 400 // size[0], 500 // size[1]), generator=torch.Generator().manual_seed(8)) < 0.5
+    mask = block_mask(more, None, size, causal, (400, 500))
+    check(mask, visible(more, torch.zeros_like(more), size, causal))
 
 
 def test_compiled_calls_have_the_blocks():

@@ -83,3 +83,18 @@ def test_sizes_that_are_left_open(name):
     for queries in (SQ, SQ - 9):
         given = Q[:, :, :queries], K, V
         assert torch.equal(compiled(*given), call(*given))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_with_sizes_that_are_left_open(strict):
+    table = draw(3, H, 300)
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            n = k.shape[2]
+            mask = strobe.torch.create_block_mask(lambda b, h, i, j: i >= j - n // 2, None, None, q.shape[2], n)
+            return strobe.torch.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h, i - j] + (i + n) / 64, mask)
+
+    sizes = ({2: torch.export.Dim.AUTO},) * 3
+    exported = torch.export.export(Model(), (Q, K, V), dynamic_shapes=sizes, strict=strict).module()
+    assert torch.equal(exported(Q, K, V), Model()(Q, K, V))

@@ -168,9 +168,10 @@ def _mask_of(block_mask: Any, sizes: Sizes) -> tuple[Callable[..., Any] | None, 
     if not callable(mask_mod):
         raise wrong_type("block_mask", block_mask, "what create_block_mask gives")
     _check_sizes(block_mask, sizes)
-    if isinstance(block_mask, BlockMask):
+    if isinstance(block_mask, BlockMask) or not isinstance(block_mask, _flex().BlockMask):
         return mask_mod, {}
-    return with_blocks(block_mask, None if mask_mod is _flex().noop_mask else mask_mod)
+    mask_mod = None if mask_mod is _flex().noop_mask else mask_mod
+    return with_blocks(block_mask, mask_mod, sizes.seqlen_q, sizes.seqlen_k)
 
 
 def _check_sizes(block_mask: Any, sizes: Sizes) -> None:

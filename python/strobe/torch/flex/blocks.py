@@ -20,11 +20,14 @@ _verdicts: WeakKeyDictionary[Any, tuple[tuple[Any, ...], bool]] = WeakKeyDiction
 """For each BlockMask what it held when it was looked at, and whether its blocks followed from its mask_mod."""
 
 
-def with_blocks(block_mask: Any, mask_mod: Function | None) -> tuple[Function | None, dict[str, Any]]:
+def with_blocks(
+    block_mask: Any, mask_mod: Function | None, seqlen_q: int, seqlen_k: int
+) -> tuple[Function | None, dict[str, Any]]:
     """What a BlockMask of PyTorch says: a function, or None, and the option block_mask where that can say it.
 
     A pair is visible in a full block, and where mask_mod says so in another block that is listed. ``mask_mod`` is None
-    where the BlockMask has none. Blocks that follow from it, as those of create_block_mask do, are left out.
+    where the BlockMask has none. Blocks that follow from it, as those of create_block_mask do, are left out. The call
+    may have fewer queries and keys than the BlockMask.
     """
     visible = _dense(block_mask, block_mask.kv_num_blocks, block_mask.kv_indices)
     full = None
@@ -35,7 +38,9 @@ def with_blocks(block_mask: Any, mask_mod: Function | None) -> tuple[Function | 
     if mask_mod is None and full is not None:
         visible, full = visible | full, None
     if full is None and block_mask.BLOCK_SIZE in ((64, 64), (128, 128)):
-        return mask_mod, {"block_mask": visible.to(torch.uint8), "block_size": block_mask.BLOCK_SIZE[0]}
+        size = block_mask.BLOCK_SIZE[0]
+        visible = visible[:, :, : -(-seqlen_q // size), : -(-seqlen_k // size)]
+        return mask_mod, {"block_mask": visible.to(torch.uint8), "block_size": size}
     return _function(mask_mod, visible, full, block_mask.BLOCK_SIZE), {}
 
 
@@ -85,12 +90,15 @@ def _follow(block_mask: Any, mask_mod: Function | None, listed: Tensor, full: Te
     return known[1]
 
 
+@torch.no_grad()
 def _agree(block_mask: Any, mask_mod: Function, listed: Tensor, full: Tensor) -> bool:
     """By running mask_mod on every pair, as create_block_mask does, some rows of blocks at a time."""
     from torch.nn.attention.flex_attention import create_mask
 
     (queries, keys), (rows, columns) = block_mask.seq_lengths, block_mask.BLOCK_SIZE
-    batch, heads, _, blocks = listed.shape
+    batch, heads, rows_of_blocks, blocks = listed.shape
+    if rows_of_blocks * rows < queries:
+        return False
     step = rows * max(1, _PAIRS_AT_ONCE // max(1, batch * heads * rows * keys))
     for first in range(0, queries, step):
         count = min(step, queries - first)

@@ -2,6 +2,7 @@
 """The operations on traced values by the names of PyTorch's functions, methods and operators."""
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -203,6 +204,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 _PRECOMPUTED = "compute the result for every position before the call, and index that by the position"
 REMEDIES = {
     **dict.fromkeys(("searchsorted", "bucketize"), _PRECOMPUTED),
+    **dict.fromkeys(("index_select", "gather", "take"), "index the tensor in brackets"),
     "erf": 'gelu has approximate="tanh", without it',
     **dict.fromkeys(("sum", "any", "all", "cumsum"), "a traced value is one number, of one query and key"),
 }
@@ -215,11 +217,11 @@ BY_NAME = frozenset({"where", "Tensor.where"})
 """Operations whose parameters have PyTorch's names. Of others `input` is the first argument and `other` the last."""
 
 
-_OWNERS = (torch, torch.Tensor, torch.nn.functional, torch.special)
+_OWNERS = (torch, torch.Tensor, torch.nn.functional, torch.special, operator)
 
 
 def _names() -> dict[Any, str]:
-    """PyTorch's functions by their own names here; compilers know them as objects alone."""
+    """PyTorch's functions, and Python's operators, by their own names here; compilers know them as objects alone."""
     names: dict[Any, str] = {}
     for name in (*OPERATIONS, "getitem", "setitem"):
         for owner in _OWNERS:

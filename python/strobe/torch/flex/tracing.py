@@ -155,7 +155,7 @@ class Trace:
             if x.dim() != 0:
                 self.fail(f"a tensor of shape {list(x.shape)} that has no indices: it must be of rank 0, or indexed")
             return self._loaded(x, ())
-        if isinstance(x, (bool, int, float)) or hasattr(x, "__float__"):
+        if isinstance(x, (bool, int, float, torch.SymInt)) or hasattr(x, "__float__"):
             return number(self, x)
         self.fail(f"a {type(x).__name__}, where a number or a tensor is needed")
 

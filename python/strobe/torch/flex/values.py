@@ -195,10 +195,10 @@ def number(trace: Any, value: Any) -> Value:
         trace.fail("a tensor as an argument that must be a number")
     if isinstance(value, (bool, np.bool_)):
         return Value(trace, "true" if value else "false", ATOM, "bool")
-    if isinstance(value, (int, np.integer)):
-        value = known(value)
+    if isinstance(value, (int, np.integer, torch.SymInt)):
         if not -(2**31) < value < 2**31:
-            trace.fail(f"{value} is beyond int32")
+            trace.fail(f"{int(value)} is beyond int32")
+        value = known(value)
         return Value(trace, str(value), ATOM if value >= 0 else SIGN, "int", value, value)
     value = float(value)
     if math.isnan(value):
