@@ -193,6 +193,9 @@ SCORES = {
         ) * 0.25,
         {},
     ),
+    "a tensor's type": (
+        lambda t: lambda s, b, h, q, k: s + t.type_as(s) + t.round() + t.to(q.dtype), {"t": torch.tensor(2.7)},
+    ),
     "integers of 31 bits": (
         lambda t: lambda s, b, h, q, k: (
             s + (q * 1000003 * (k + 1)) % 7 * 0.25 + (t[k] * 40000 * t[q] < 7) + (q - k) * 2**24 / 2**24

@@ -112,7 +112,7 @@ UNTRACED = {
     "bytes of more": (lambda s, b, h, q, k: s + (q * 9).to(torch.uint8), "torch.uint8 of an integer that may be 351"),
     "a list": (lambda s, b, h, q, k: s.new_tensor([1, 2]), "a new tensor of several elements"),
     "a tensor as an exponent": (lambda s, b, h, q, k: s ** LENGTHS[0], "a tensor as an argument that must be a number"),
-    "a tensor to a power": (lambda s, b, h, q, k: LENGTHS[0] ** s, "a tensor as an argument that must be a number"),
+    "a tensor to a power": (lambda s, b, h, q, k: LENGTHS[0] ** s, "to the power of another"),
     "doubling": (lambda s, b, h, q, k: functools.reduce(lambda x, _: x * x, range(30), s), "more than 4096 characters"),
     "where of one": (lambda s, b, h, q, k: s + torch.where(q > k), "torch.where of other arguments than a condition"),
     "rows by one another": (lambda s, b, h, q, k: s + (Q[b, h, q] * K[b, h, k]).sum(), "`mul` of a tensor"),

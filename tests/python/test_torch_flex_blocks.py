@@ -92,16 +92,18 @@ MASKS = {
 @pytest.mark.parametrize("pairs_at_once", [1, blocks._PAIRS_AT_ONCE])
 @pytest.mark.parametrize("name", MASKS)
 def test_blocks_that_follow_from_mask_mod_are_left_out(name, pairs_at_once, monkeypatch):
-    """Those of create_block_mask. Lists that lack a row do not follow, and are seen to change in place."""
+    """Those of create_block_mask. Lists that lack a row do not follow, and are seen to change, in place or not."""
     monkeypatch.setattr(blocks, "_PAIRS_AT_ONCE", pairs_at_once)
     size = (64, 32)
     mask = pytorch.create_block_mask(MASKS[name], B, H, SQ, SK, device="cpu", BLOCK_SIZE=size)
     function = None if name == "everything" else MASKS[name]
     assert with_blocks(mask, function, SQ, SK) == (function, {})
     assert mask.full_kv_num_blocks[1, 1, 2] > 0
+    given = mask.full_kv_num_blocks.clone()
     mask.full_kv_num_blocks[1, 1, 2] = 0
-    found, options = with_blocks(mask, function, SQ, SK)
-    assert found is not function or options
+    assert with_blocks(mask, function, SQ, SK) != (function, {})
+    mask.full_kv_num_blocks = given
+    assert with_blocks(mask, function, SQ, SK) == (function, {})
 
 
 def test_blocks_of_pytorch_give_what_its_mask_mod_does():

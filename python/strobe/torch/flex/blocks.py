@@ -5,7 +5,6 @@ listed as full."""
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,8 +15,8 @@ Function = Callable[..., Any]
 _PAIRS_AT_ONCE = 2**22
 """Pairs of a query and key that mask_mod is run on at a time: tens of megabytes."""
 
-_verdicts: WeakKeyDictionary[Any, tuple[tuple[Any, ...], bool]] = WeakKeyDictionary()
-"""For each BlockMask what it held when it was looked at, and whether its blocks followed from its mask_mod."""
+_FOUND = "_strobe_found"
+"""Attribute of a BlockMask: what its lists and its function were when they were looked at, and what was found."""
 
 
 def with_blocks(
@@ -81,13 +80,14 @@ def _lists(block_mask: Any) -> tuple[Tensor, ...]:
 
 def _follow(block_mask: Any, mask_mod: Function | None, listed: Tensor, full: Tensor) -> bool:
     """Whether mask_mod hides what no list has, and sees what is listed as full. Looked at once."""
-    contents = (mask_mod, block_mask.seq_lengths, block_mask.BLOCK_SIZE)
-    contents += tuple((id(x), x._version) for x in _lists(block_mask))
-    known = _verdicts.get(block_mask)
-    if known is None or known[0] != contents:
+    lists = _lists(block_mask)
+    contents = mask_mod, block_mask.seq_lengths, block_mask.BLOCK_SIZE, [x._version for x in lists]
+    found = getattr(block_mask, _FOUND, None)
+    if found is None or found[0] != contents or any(x is not y for x, y in zip(found[1], lists, strict=True)):
         verdict = bool(listed.all()) if mask_mod is None else _agree(block_mask, mask_mod, listed, full)
-        known = _verdicts[block_mask] = contents, verdict
-    return known[1]
+        found = contents, lists, verdict
+        setattr(block_mask, _FOUND, found)
+    return found[2]
 
 
 @torch.no_grad()

@@ -69,9 +69,9 @@ class Captures:
         kind = kind_of_dtype(tensor.dtype)
         if kind is None:
             fail(f"a tensor of {tensor.dtype}")
-        known = self._given.get(id(tensor))
-        if known is not None:
-            return known[0], kind
+        earlier = self._given.get(id(tensor))
+        if earlier is not None:
+            return earlier[0], kind
         if len(self._captures) == MOST_CAPTURES:
             fail(f"more than {MOST_CAPTURES} tensors, of its score_mod and mask_mod together")
         name = self._free_name(tensor)

@@ -163,7 +163,6 @@ def power(a: Any, b: Any) -> Value:
         return _call("pow", "real", a, number(a.trace, b))
     if isinstance(a, Value):
         b.trace.fail("a traced value to the power of another")
-    number(b.trace, a)
     if a <= 0:
         b.trace.fail(f"{a} to the power of a traced value")
     return _call("exp2", "real", b) if a == 2 else exp(multiply(b, number(b.trace, math.log(a))))

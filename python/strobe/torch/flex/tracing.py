@@ -134,7 +134,9 @@ class Trace:
                     args = (kwargs.pop(alias), *args)
             if "other" in kwargs:
                 args = (*args, kwargs.pop("other"))
-        if name not in LITERAL_ARGUMENTS:
+        if name in LITERAL_ARGUMENTS:
+            args = tuple(self.value(x) if i == 0 and isinstance(x, Tensor) else x for i, x in enumerate(args))
+        else:
             args = tuple(self.value(x) for x in args)
             of_values = ("alpha", "rounding_mode", "inplace", "dtype", "memory_format", "device", "out")
             kwargs = {key: x if x is None or key in of_values else self.value(x) for key, x in kwargs.items()}
