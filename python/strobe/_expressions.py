@@ -83,7 +83,7 @@ def check_texts(options: Mapping[str, Any]) -> None:
     """Raises what the call would say of its texts, from the dtypes and ranks of its captures alone."""
     texts = options.get("score"), options.get("mask_text")
     if texts != (None, None):
-        _function(*texts, _types(captures_of(options)))
+        _differentiable(*texts, _types(captures_of(options)))
 
 
 Types = tuple[tuple[str, str, int], ...]

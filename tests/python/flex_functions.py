@@ -145,6 +145,63 @@ SCORES = {
     "an index of zeros": (
         lambda t: lambda s, b, h, q, k: s + t[b, h.new_zeros(h.shape), q, k], {"t": draw(21, B, 1, SQ, SK)},
     ),
+    "where of the score": (lambda: lambda s, b, h, q, k: s.where(q >= k, s * 0.5), {}),
+    "where of the score, by a number": (lambda: lambda s, b, h, q, k: (s + 1).where(condition=q >= k, other=-2.0), {}),
+    "where of a tensor": (
+        lambda t: lambda s, b, h, q, k: s + t.where(q >= k, s) + t.where(condition=h == 1, other=k),
+        {"t": torch.tensor(2.0)},
+    ),
+    "where of positions": (lambda: lambda s, b, h, q, k: s + q.where(q >= k, k) / 8 + (q > 3).where(h > 0, k > 3), {}),
+    "where by names": (
+        lambda t: lambda s, b, h, q, k: (
+            torch.where(condition=q >= k, input=s, other=t) + torch.where(q > 3, s, other=0.5)
+            + torch.where(h > 1, self=1, other=s) + torch.where(other=s, condition=k > 9, input=t)
+        ),
+        {"t": torch.tensor(2.0)},
+    ),
+    "division towards zero": (
+        lambda: lambda s, b, h, q, k: (
+            s + torch.div(q - k, 3, rounding_mode="trunc") + torch.div(q, k - 60, rounding_mode="trunc") * 0.25
+            + torch.fmod(k - q, 5) + torch.div(q, k + 1, rounding_mode="trunc") + (q - k).fmod(k + 1) * 0.125
+            + (q - k).fmod(-7) + torch.div(s, 0.75, rounding_mode="trunc") + torch.fmod(s, 0.75)
+        ) * 0.25,
+        {},
+    ),
+    "parts of reals": (
+        lambda: lambda s, b, h, q, k: s + torch.frac(s) + torch.round(s * 2) + s.round() + torch.round((q - k) / 2), {},
+    ),
+    "numbers that are none": (
+        lambda t: lambda s, b, h, q, k: (
+            torch.where(torch.isnan(t[k]), s, s * 2) + torch.where(t[k].isfinite() & ~q.isnan(), 1.0, s)
+            + torch.nan_to_num(t[k], posinf=2.0, neginf=-3.0) + torch.isinf(t[k])
+        ),
+        {"t": torch.tensor([0.5, float("nan"), float("inf"), -float("inf")]).repeat(SK // 4)},
+    ),
+    "sums of exponentials": (
+        lambda t: lambda s, b, h, q, k: torch.logaddexp(s, t[h]) + torch.logaddexp(t[h], s * 20), {"t": draw(23, H)},
+    ),
+    "sums of no exponentials": (
+        lambda n, t: lambda s, b, h, q, k: (
+            torch.logaddexp(n[k].float().log(), n[k].float().log()) + torch.logaddexp(s, t[k]) * 0.5
+        ),
+        {"n": torch.arange(SK) % 4, "t": torch.tensor([-torch.inf, 0.5, 1.0, -torch.inf]).repeat(SK // 4)},
+    ),
+    "types and shapes": (
+        lambda: lambda s, b, h, q, k: (
+            (s + 0.5).type(torch.int32) + q.type_as(s) / 8 + s.new_tensor(0.25) + q.new_tensor(3.5) + s.view(())
+            + k.reshape(()) + s.dim() + q.numel() + s[...] + torch.full_like(s, 0.5) + (q.detach() > 3)
+        ) * 0.25,
+        {},
+    ),
+    "a tensor's type": (
+        lambda t: lambda s, b, h, q, k: s + t.type_as(s) + t.round() + t.to(q.dtype), {"t": torch.tensor(2.7)},
+    ),
+    "integers of 31 bits": (
+        lambda t: lambda s, b, h, q, k: (
+            s + (q * 1000003 * (k + 1)) % 7 * 0.25 + (t[k] * 40000 * t[q] < 7) + (q - k) * 2**24 / 2**24
+        ),
+        {"t": torch.arange(SK)},
+    ),
     "a sum as an index": (lambda t: lambda s, b, h, q, k: s + t[q + k], {"t": draw(22, SQ + SK)}),
 }  # fmt: skip
 

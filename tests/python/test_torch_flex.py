@@ -9,7 +9,7 @@ import strobe
 import strobe.torch
 import torch
 from expression_reference import copies, draw
-from flex_functions import D_OUT, LENGTHS, MASKS, SCORES, SK, SQ, B, D, H, K, Q, V, causal
+from flex_functions import D_OUT, LENGTHS, MASKS, SCORES, SK, SQ, B, H, K, Q, V, causal
 from strobe.torch.flex import TraceError
 from strobe.torch.flex.tracing import Sizes, trace
 from torch.nn.attention import flex_attention as pytorch
@@ -58,18 +58,6 @@ def test_a_mask_of_pytorch_gives_the_same():
     torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2e-5)
 
 
-def test_a_mask_of_blocks_alone():
-    blocks = torch.tensor([[[[0, 1], [0, 1]]]]), torch.tensor([[[1, 2]]])
-    mask = pytorch.BlockMask.from_kv_blocks(blocks[1].int(), blocks[0].int(), BLOCK_SIZE=64, seq_lengths=(128, 128))
-    q = draw(1, 1, 1, 128, D)
-    out = strobe.torch.flex_attention(q, q, q, block_mask=mask)
-    wanted = strobe.torch.flex_attention(q, q, q, block_mask=_of(lambda b, h, i, j: j // 64 <= i // 64, 128))
-    torch.testing.assert_close(out, wanted, rtol=0, atol=2e-6)
-    mask = pytorch.BlockMask.from_kv_blocks(blocks[1].int(), blocks[0].int(), BLOCK_SIZE=32, seq_lengths=(64, 64))
-    with pytest.raises(NotImplementedError, match=r"blocks of \(32, 32\): they must be"):
-        strobe.torch.flex_attention(q[:, :, :64], q[:, :, :64], q[:, :, :64], block_mask=mask)
-
-
 def _of(mask_mod, seqlen, batch=None):
     return strobe.torch.create_block_mask(mask_mod, batch, None, seqlen, seqlen, device="cpu", BLOCK_SIZE=128)
 
@@ -88,16 +76,16 @@ UNTRACED = {
     "and": (lambda s, b, h, q, k: (q > k and h > 0) * s, "the truth of a traced value"),
     "int": (lambda s, b, h, q, k: s * int(q), "int"),
     "a count": (lambda s, b, h, q, k: s + sum(range(q)), "as an index of what is no tensor, or as a count"),
-    "a function that there is not": (lambda s, b, h, q, k: torch.erf(s), "`erf` of a traced value"),
+    "a function that there is not": (lambda s, b, h, q, k: torch.erf(s), "`erf` of a traced value (gelu has"),
     "a method that there is not": (lambda s, b, h, q, k: s.cumsum(0), "`cumsum` of a traced value"),
-    "a sum of a row": (lambda s, b, h, q, k: s + Q[b, h, q].sum(), ".sum of a tensor that has 1 axes without an index"),
-    "a row": (lambda s, b, h, q, k: s + Q[b, h, q], "a tensor that has 1 axes without an index"),
+    "a sum of a row": (lambda s, b, h, q, k: s + Q[b, h, q].sum(), ".sum of a tensor that has an axis"),
+    "a row": (lambda s, b, h, q, k: s + Q[b, h, q], "`add` of a tensor that has an axis without an index"),
     "no index": (lambda s, b, h, q, k: s + LENGTHS, "a tensor of shape [2] that has no indices"),
     "too many indices": (lambda s, b, h, q, k: s + LENGTHS[b, h], "2 indices of a tensor that has 1 axes"),
     "a slice": (lambda s, b, h, q, k: s + LENGTHS[b:], "an index of type slice"),
     "an index that is no integer": (lambda s, b, h, q, k: s + LENGTHS[s], "an index that is no integer"),
     "bits": (lambda s, b, h, q, k: s + (q & 5), "`&` of numbers"),
-    "a variable shift": (lambda s, b, h, q, k: s + (q >> k), "a shift that is not of an integer by a number"),
+    "a variable shift": (lambda s, b, h, q, k: s + (q >> k), "a shift that is not of an integer"),
     "a gelu by erf": (lambda s, b, h, q, k: torch.nn.functional.gelu(s), '`gelu` with approximate="none"'),
     "in place": (lambda s, b, h, q, k: s.add_(1), "it writes to a traced value"),
     "text": (lambda s, b, h, q, k: "score", "a str, where a number or a tensor is needed"),
@@ -105,8 +93,41 @@ UNTRACED = {
     "a variable exponent": (lambda s, b, h, q, k: s**s, "to the power of another"),
     "nan": (lambda s, b, h, q, k: s + float("nan"), "nan as a constant"),
     "a large integer": (lambda s, b, h, q, k: s + (q + 2**40), "1099511627776 is beyond int32"),
-    "an unknown argument": (lambda s, b, h, q, k: torch.div(s, 2, rounding_mode="trunc"), "rounding_mode"),
+    "a product of 33 bits": (
+        lambda s, b, h, q, k: s + (q * 2000003 * (k + 1)) % 7, "an integer that may be 4056006084: texts have 32 bits",
+    ),
+    "a power of 40 bits": (lambda s, b, h, q, k: s + (k + 200) ** 5, "an integer that may be"),
+    "a shift of 33 bits": (lambda s, b, h, q, k: s + ((-k) << 27), "an integer that may be -6845104128"),
+    "an unknown argument": (lambda s, b, h, q, k: torch.div(s, 2, rounding_mode="up"), 'rounding_mode="up"'),
+    "ids by a search": (
+        lambda s, b, h, q, k: s + torch.searchsorted(LENGTHS, q), "`searchsorted` of a traced value (compute the",
+    ),
+    "ids by buckets": (lambda s, b, h, q, k: s + torch.bucketize(q, LENGTHS), "`bucketize` of a traced value (compute"),
+    "an index in a function": (
+        lambda s, b, h, q, k: s + torch.index_select(LENGTHS, 0, b), "`index_select` of a traced value (index the",
+    ),
+    "decimals": (lambda s, b, h, q, k: torch.round(s, decimals=2), "`round` with decimals=2"),
+    "a shape": (lambda s, b, h, q, k: s.view(1), "a shape other than () of a traced value"),
+    "a type by name": (lambda s, b, h, q, k: s.type("torch.IntTensor"), ".type('torch.IntTensor') (write .to(dtype)"),
+    "bytes of more": (lambda s, b, h, q, k: s + (q * 9).to(torch.uint8), "torch.uint8 of an integer that may be 351"),
+    "a list": (lambda s, b, h, q, k: s.new_tensor([1, 2]), "a new tensor of several elements"),
+    "a tensor as an exponent": (lambda s, b, h, q, k: s ** LENGTHS[0], "a tensor as an argument that must be a number"),
+    "a tensor to a power": (lambda s, b, h, q, k: LENGTHS[0] ** s, "to the power of another"),
     "doubling": (lambda s, b, h, q, k: functools.reduce(lambda x, _: x * x, range(30), s), "more than 4096 characters"),
+    "where of one": (lambda s, b, h, q, k: s + torch.where(q > k), "torch.where of other arguments than a condition"),
+    "rows by one another": (lambda s, b, h, q, k: s + (Q[b, h, q] * K[b, h, k]).sum(), "`mul` of a tensor"),
+    "a product of rows": (lambda s, b, h, q, k: s + Q[b, h, q] @ K[b, h, k], "`matmul` of a tensor that has an axis"),
+    "a tensor by a row": (lambda s, b, h, q, k: s + (V[0, 0, 0] @ K[b, h, k]), "`matmul` of a tensor that has an axis"),
+    "a difference of rows": (lambda s, b, h, q, k: s + (1 - Q[b, h, q]), "`rsub` of a tensor that has an axis"),
+    "a row compared": (lambda s, b, h, q, k: (Q[b, h] > 0) * s, "`gt` of a tensor that has 2 axes"),
+    "a negative row": (lambda s, b, h, q, k: s + -Q[b, h, q], "`neg` of a tensor that has an axis"),
+    "the truth of a row": (lambda s, b, h, q, k: s if Q[b, h, q] else -s, "`bool` of a tensor that has an axis"),
+    "a product of matrices": (lambda s, b, h, q, k: s @ s, "`matmul` of a traced value"),
+    "a quotient and a remainder": (lambda s, b, h, q, k: s + sum(divmod(q, 3)), "`divmod` of a traced value"),
+    "a shift by a position": (lambda s, b, h, q, k: s + (1 << q), "a shift that is not of an integer"),
+    "a shift down by a position": (lambda s, b, h, q, k: s + (64 >> q), "a shift that is not of an integer"),
+    "an axis of a value": (lambda s, b, h, q, k: s + q[0], "an index of a traced value"),
+    "a row of a value": (lambda s, b, h, q, k: s[None], "an index of a traced value"),
     "another dtype": (lambda s, b, h, q, k: s.to(torch.complex64), "a conversion to torch.complex64"),
 }  # fmt: skip
 
@@ -119,6 +140,38 @@ def test_what_cannot_be_traced_says_where(name):
     line = score_mod.__code__.co_firstlineno
     assert f"score_mod `<lambda>` ({__file__}, line {line}) cannot be written as text: " in str(error.value)
     assert message in str(error.value)
+
+
+MANY = [draw(i, SK) for i in range(9)]
+BEYOND_LIMITS = {
+    "more tensors": (lambda s, b, h, q, k: s + sum(t[k] for t in MANY), "more than 8 tensors"),
+    "more reads": (lambda s, b, h, q, k: s + sum(MANY[0][k + i] for i in range(17)), "of which 16 are the most"),
+    "more axes": (lambda s, b, h, q, k: s + Q[None][0 * b, b, h, q, 0], "a tensor of 5 axes, where 4 are the most"),
+    "more levels": (lambda s, b, h, q, k: functools.reduce(lambda x, _: 1 - x, range(70), s), "more than 64 levels"),
+    "more operations": (lambda s, b, h, q, k: functools.reduce(lambda x, i: x + i, range(600), s), "512 operations"),
+    "a truth as a score": (lambda s, b, h, q, k: q > k, "its result is a truth, where a score is needed"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_LIMITS)
+def test_what_is_beyond_the_limits_of_texts_says_where(name):
+    score_mod, message = BEYOND_LIMITS[name]
+    place = rf"{__file__}, line {score_mod.__code__.co_firstlineno}"
+    with pytest.raises(TraceError, match=rf"score_mod `<lambda>` \({place}\) cannot be written as text: .*{message}"):
+        strobe.torch.flex_attention(Q, K, V, score_mod)
+
+
+def test_a_mask_beyond_the_limits_of_texts_says_where():
+    def hides(b, h, q, k):
+        return functools.reduce(lambda x, i: x | (q == i), range(300), q > k)
+
+    block_mask = strobe.torch.create_block_mask
+    with pytest.raises(TraceError, match=rf"mask_mod `hides` \({__file__}, line .*512 operations"):
+        block_mask(hides, None, None, SQ, SK)
+
+
+def test_tensors_that_nothing_reads_are_no_captures():
+    check(lambda t: lambda s, b, h, q, k: (s[...] * 2, t[k])[0], None, [draw(1, SK)])
 
 
 def test_writes_to_tensors_are_not_made():
@@ -177,6 +230,35 @@ def test_texts_and_names():
     assert texts.captures["table"] is table
 
 
+def test_texts_are_the_same_for_every_length():
+    """Of tensors whose index may be negative, as a captured one may: no number of documents is a kernel of its own."""
+
+    def texts(documents):
+        doc, scale, table = torch.arange(SK) * documents // SK, draw(1, documents), draw(2, documents, SK)
+        return trace(
+            lambda s, b, h, q, k: s * scale[doc[q]] + table[-1, k],
+            lambda b, h, q, k: doc[q] == doc[k], Sizes(B, H, SQ, SK), torch.float32, torch.device("cpu"),
+        )  # fmt: skip
+
+    three, four = texts(3), texts(4)
+    assert three[:2] == four[:2]
+    assert three.score == "score * scale[doc[q] + (doc[q] < 0 ? scale_len0 : 0)] + table[-1 + table_len0][k]"
+    assert [x.captures["scale_len0"].item() for x in (three, four)] == [3, 4]
+
+
+def test_lengths_are_numbers_where_tensors_leave_no_room():
+    tables = {str(i): draw(i, SQ + SK) for i in range(7)}
+    check(lambda *t: lambda s, b, h, q, k: s + sum(x[q - k] for x in t), None, tables.values())
+
+
+def test_an_index_beyond_the_end_reads_zero():
+    table, index = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 3, -1, -3, -4, 7])
+    out = strobe.torch.flex_attention(Q[..., :7, :], K, V, lambda s, b, h, q, k: s * 0 + k * table[index[q]])
+    wanted = torch.tensor([1.0, 4.0, 0.0, 4.0, 1.0, 0.0, 0.0])
+    expected = strobe.torch.flex_attention(Q[..., :7, :], K, V, lambda s, b, h, q, k: s * 0 + k * wanted[q])
+    assert torch.equal(out, expected)
+
+
 def test_gradients_pass_through_conversions_and_frozen_tensors_have_none():
     frozen, learnt = draw(1, H), draw(2, H).double().requires_grad_()
     out = strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: s * frozen[h] + learnt[h] * k)
@@ -184,33 +266,3 @@ def test_gradients_pass_through_conversions_and_frozen_tensors_have_none():
     assert learnt.grad.dtype == torch.float64
     assert learnt.grad.abs().max() > 0
     assert frozen.grad is None
-
-
-def test_compiled_and_exported():
-    slope, table = draw(1, H).requires_grad_(), draw(2, H, SQ + SK).requires_grad_()
-
-    def call(q, k, v):
-        block_mask = strobe.torch.create_block_mask(lambda b, h, i, j: (j <= i) | (j < 9), None, None, SQ, SK)
-        return strobe.torch.flex_attention(
-            q, k, v, lambda s, b, h, i, j: torch.tanh(s) + slope[h] * (j - i) + table[h, i - j + SK], block_mask
-        )
-
-    def gradients(out):
-        return torch.autograd.grad((out * D_OUT).sum(), [slope, table])
-
-    torch._dynamo.reset()
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(Q, K, V), call(Q, K, V))
-    for ours, wanted in zip(gradients(compiled(Q, K, V)), gradients(call(Q, K, V)), strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=0, atol=0)
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.slope = torch.nn.Parameter(slope.detach())
-
-        def forward(self, q, k, v):
-            return strobe.torch.flex_attention(q, k, v, lambda s, b, h, i, j: s + self.slope[h] * (i - j))
-
-    model = Model()
-    assert torch.equal(torch.export.export(model, (Q, K, V)).module()(Q, K, V), model(Q, K, V))

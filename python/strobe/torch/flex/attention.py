@@ -2,14 +2,15 @@
 """flex_attention and create_block_mask, with PyTorch's arguments."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from strobe._shapes import wrong_type
 from strobe.torch.checks import check_types
+from strobe.torch.flex.blocks import with_blocks
 from strobe.torch.flex.tracing import Sizes, trace
 from strobe.torch.functional import attention
 
@@ -25,11 +26,27 @@ class BlockMask:
     shape: tuple[int | None, int | None, int, int]
     """Batch, heads, queries and keys; None: of any number."""
     BLOCK_SIZE: tuple[int, int]
+    device: Any = None
+    """Where ``sparsity`` runs mask_mod; None: where PyTorch would."""
 
     @property
     def seq_lengths(self) -> tuple[int, int]:
         """Queries and keys."""
         return self.shape[2:]
+
+    def to(self, device: Any) -> "BlockMask":
+        """The mask itself, which holds no tensors, for another device."""
+        return replace(self, device=device)
+
+    def sparsity(self) -> float:
+        """The percentage of blocks of BLOCK_SIZE that are empty, by PyTorch: mask_mod is run on all positions."""
+        return _flex().create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE).sparsity()
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise NotImplementedError(
+            "a mask of strobe.torch.create_block_mask has no blocks to index: make one of a mask_mod that adds the "
+            "first batch, head or query to its positions"
+        )
 
 
 def create_block_mask(
@@ -40,13 +57,16 @@ def create_block_mask(
     KV_LEN: int,  # noqa: N803 (PyTorch's name)
     device: Any = None,
     BLOCK_SIZE: int | tuple[int, int] = 128,  # noqa: N803 (PyTorch's name)
-    **_: Any,
+    _compile: bool = False,
+    separate_full_blocks: bool = True,
+    compute_dq_write_order: bool = False,
+    dq_kv_order: bool = True,
 ) -> BlockMask:
     """``torch.nn.attention.flex_attention.create_block_mask``: a mask for flex_attention, here or in PyTorch's words.
 
     ``mask_mod(b, h, q_idx, kv_idx)`` says whether a query sees a key. B and H are the batch and query heads of calls,
-    None or 1 for any; Q_LEN and KV_LEN the most queries and keys. ``device`` and PyTorch's further arguments change
-    nothing, and no block is computed: ``BLOCK_SIZE`` is kept for code that reads it.
+    None or 1 for any; Q_LEN and KV_LEN the most queries and keys. PyTorch's further arguments change nothing, and no
+    block is computed: ``device`` and ``BLOCK_SIZE`` are kept for code that reads them, and for ``sparsity``.
 
     Raises TraceError, a NotImplementedError, for a function that cannot be written as text.
     """
@@ -55,7 +75,7 @@ def create_block_mask(
     sizes = Sizes(B or 1, H or 1, Q_LEN, KV_LEN)
     trace(None, mask_mod, sizes, torch.float32, None)
     blocks = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) else (BLOCK_SIZE, BLOCK_SIZE)
-    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks)
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks, device)
 
 
 def flex_attention(
@@ -79,13 +99,18 @@ def flex_attention(
     run once in each call, on values that write down what is done to them, and become the options ``score``,
     ``mask_text`` and ``captures`` of ``strobe.torch.attention``: tensors that they read by traced indices are captures,
     whatever their strides, and have gradients where they require them. ``torch.compile`` is not needed. The same
-    functions on other shapes and other contents compile nothing, but for two cases: a Python number of the function is
-    part of its text, and so is the size of an axis whose index may be negative, since PyTorch counts that from the end.
-    An index beyond the end reads 0.
+    functions on other shapes and other contents compile nothing, as long as Python's numbers in them, which are part of
+    the text, stay the same. The length of an axis whose index may be negative, since PyTorch counts that from the end,
+    is a capture, too; where there are 8 others it is such a number. An index beyond the end reads 0.
 
     Returns out [batch, heads_q, seqlen_q, head_dim_v]; with ``return_lse`` (out, lse), lse [batch, heads_q, seqlen_q]
     float32; with ``return_aux`` (out, AuxOutput). ``kernel_options`` are those of Triton's kernels: nothing reads them.
-    Of a BlockMask of PyTorch the mask_mod alone is read, or, where it has none, its blocks if they are of 64 or 128.
+
+    A BlockMask of PyTorch means what its compiled kernels compute: a pair is visible in a full block, and where
+    mask_mod says so in another block that is listed. If it has full blocks, mask_mod is run once on all of its
+    positions, as create_block_mask of PyTorch does, to find out whether the lists say anything that mask_mod does not.
+    Lists that do become a capture of the mask, and so do lists that cannot be looked at, under torch.compile and while
+    a CUDA graph is captured. The mask of strobe.torch.create_block_mask has no lists, and costs none of this.
 
     Raises TraceError, a NotImplementedError with the function's name, file and line, for what cannot be written as
     text; otherwise what strobe.torch.attention raises.
@@ -143,16 +168,10 @@ def _mask_of(block_mask: Any, sizes: Sizes) -> tuple[Callable[..., Any] | None, 
     if not callable(mask_mod):
         raise wrong_type("block_mask", block_mask, "what create_block_mask gives")
     _check_sizes(block_mask, sizes)
-    if isinstance(block_mask, BlockMask) or mask_mod is not _flex().noop_mask:
+    if isinstance(block_mask, BlockMask) or not isinstance(block_mask, _flex().BlockMask):
         return mask_mod, {}
-    blocks = block_mask.to_dense()
-    if bool(blocks.all()):
-        return None, {}
-    if block_mask.BLOCK_SIZE not in ((64, 64), (128, 128)):
-        raise NotImplementedError(
-            f"block_mask has no mask_mod and blocks of {block_mask.BLOCK_SIZE}: they must be (64, 64) or (128, 128)"
-        )
-    return None, {"block_mask": blocks.to(torch.uint8), "block_size": block_mask.BLOCK_SIZE[0]}
+    mask_mod = None if mask_mod is _flex().noop_mask else mask_mod
+    return with_blocks(block_mask, mask_mod, sizes.seqlen_q, sizes.seqlen_k)
 
 
 def _check_sizes(block_mask: Any, sizes: Sizes) -> None:

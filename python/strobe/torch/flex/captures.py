@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from strobe._option_list import MOST_CAPTURES
 from strobe.torch.flex.operations import kind_of_dtype
-from strobe.torch.flex.values import Kind
+from strobe.torch.flex.values import Kind, known
 
 # What a call takes as it is; int32 stands for other integers and float32 for float64.
 _TAKEN = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool})
@@ -23,7 +24,7 @@ _OF_THE_LANGUAGE = frozenset(
     )
 )
 _LONGEST_NAME = 32
-_DEEPEST = 3  # functions within functions, where names are looked for
+_DEEPEST = 4  # functions within functions, where names are looked for
 
 
 class Captures:
@@ -35,18 +36,44 @@ class Captures:
         self._names: dict[int, str] | None = None  # by id(), which the functions keep alive
         self._given: dict[int, tuple[str, Tensor]] = {}
         self._captures: dict[str, Tensor] = {}
+        self._lengths: dict[str, int] = {}
+        self._lengths_of: dict[tuple[str, int], str] = {}
 
-    def by_name(self) -> dict[str, Tensor]:
-        return self._captures
+    def settled(self, *texts: str | None) -> tuple[list[str | None], dict[str, Tensor]]:
+        """The texts, and the captures that they read. A function may look at others, whose values come to nothing.
+
+        Lengths of axes are captures as long as there may be more, and numbers in the texts from there on.
+        """
+        settled = list(texts)
+        words = {word for text in texts if text is not None for word in re.findall(r"\w+", text)}
+        captures = {name: tensor for name, tensor in self._captures.items() if name in words}
+        for name, extent in self._lengths.items():
+            if name not in words:
+                continue
+            if len(captures) < MOST_CAPTURES:
+                captures[name] = torch.full((), extent, dtype=torch.int32, device=self._device)
+            else:
+                settled = [text and re.sub(rf"\b{name}\b", str(known(extent)), text) for text in settled]
+        return settled, captures
+
+    def length_of(self, capture: str, axis: int, extent: int) -> str:
+        """The name of an axis' length, which texts read so that they are the same for every length."""
+        name = self._lengths_of.get((capture, axis))
+        if name is None:
+            name = self._lengths_of[capture, axis] = self._unused(f"{capture[: _LONGEST_NAME - 7]}_len{axis}")
+            self._lengths[name] = extent
+        return name
 
     def name_of(self, tensor: Tensor, fail: Callable[[str], NoReturn]) -> tuple[str, Kind]:
         """The name of the capture that the tensor is or becomes, and the kind of its elements."""
         kind = kind_of_dtype(tensor.dtype)
         if kind is None:
             fail(f"a tensor of {tensor.dtype}")
-        known = self._given.get(id(tensor))
-        if known is not None:
-            return known[0], kind
+        earlier = self._given.get(id(tensor))
+        if earlier is not None:
+            return earlier[0], kind
+        if len(self._captures) == MOST_CAPTURES:
+            fail(f"more than {MOST_CAPTURES} tensors, of its score_mod and mask_mod together")
         name = self._free_name(tensor)
         self._given[id(tensor)] = name, tensor
         with torch._C.DisableTorchFunction():
@@ -66,8 +93,11 @@ class Captures:
         word = re.sub(r"\W+", "_", self._names.get(id(tensor), "tensor"), flags=re.ASCII)[: _LONGEST_NAME - 3]
         if not word or word[0].isdigit() or word in _OF_THE_LANGUAGE:
             word = f"t_{word}"
+        return self._unused(word)
+
+    def _unused(self, word: str) -> str:
         name, count = word, 1
-        while name in self._captures:
+        while name in self._captures or name in self._lengths:
             count += 1
             name = f"{word}_{count}"
         return name

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from strobe.torch.flex.operations import (
     absolute,
     add,
@@ -12,16 +14,20 @@ from strobe.torch.flex.operations import (
     compare,
     divide,
     exp,
+    floor,
     floor_divide,
     function,
     literal,
     log,
+    logical_and,
+    logical_or,
     maximum,
     minimum,
     multiply,
     negative,
     remainder,
     subtract,
+    trunc,
     where,
 )
 from strobe.torch.flex.values import Value, number
@@ -113,6 +119,52 @@ def gelu(a: Value, *, approximate: str = "none") -> Value:
         add(a, scaled(lambda x: multiply(x, square(x)), 0.044715)(a)), number(a.trace, math.sqrt(2 / math.pi))
     )
     return _half(multiply(a, add(number(a.trace, 1.0), tanh(inner))))
+
+
+def round_half_to_even(a: Value, *, decimals: int = 0) -> Value:
+    if decimals != 0:
+        a.trace.fail(f"`round` with decimals={decimals}")
+    if a.kind != "real":
+        return a
+    down, half = floor(a), number(a.trace, 0.5)
+    up, rest = add(down, number(a.trace, 1.0)), subtract(a, down)
+    even = compare("==", multiply(floor(_half(down)), number(a.trace, 2.0)), down)
+    return where(logical_or(compare("<", rest, half), logical_and(compare("==", rest, half), even)), down, up)
+
+
+def frac(a: Value) -> Value:
+    return subtract(a, trunc(a))
+
+
+def isnan(a: Value) -> Value:
+    return compare("!=", a, a) if a.kind == "real" else number(a.trace, False)
+
+
+def isinf(a: Value) -> Value:
+    return compare("==", absolute(a), number(a.trace, math.inf)) if a.kind == "real" else number(a.trace, False)
+
+
+def isfinite(a: Value) -> Value:
+    return compare("<", absolute(a), number(a.trace, math.inf)) if a.kind == "real" else number(a.trace, True)
+
+
+def nan_to_num(a: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+    if a.kind != "real":
+        return a
+    infinity, limits = number(a.trace, math.inf), torch.finfo(a.dtype)
+    for condition, given, default in (
+        (compare("==", a, infinity), posinf, limits.max),
+        (compare("==", a, negative(infinity)), neginf, limits.min),
+        (isnan(a), nan, 0.0),
+    ):
+        a = where(condition, number(a.trace, float(default if given is None else given)), a)
+    return a
+
+
+def logaddexp(a: Value, b: Value) -> Value:
+    most = maximum(a, b)
+    most = where(isinf(most), number(a.trace, 0.0), most)
+    return add(most, log(add(exp(subtract(a, most)), exp(subtract(b, most)))))
 
 
 def lerp(a: Value, end: Value, weight: Value) -> Value:

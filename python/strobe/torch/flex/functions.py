@@ -2,8 +2,9 @@
 """The operations on traced values by the names of PyTorch's functions, methods and operators."""
 
 import math
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -11,16 +12,23 @@ from strobe.torch.flex.composed import (
     cosh,
     elu,
     expm1,
+    frac,
     gelu,
     hardtanh,
+    isfinite,
+    isinf,
+    isnan,
     leaky_relu,
     lerp,
     log1p,
+    logaddexp,
     logsigmoid,
     low_bits,
+    nan_to_num,
     reciprocal,
     relu,
     relu6,
+    round_half_to_even,
     scaled,
     shifted,
     sign,
@@ -30,6 +38,17 @@ from strobe.torch.flex.composed import (
     square,
     tan,
 )
+from strobe.torch.flex.conversions import (
+    detached,
+    filled,
+    like,
+    new_tensor,
+    same,
+    shaped,
+    size,
+    to,
+    typed,
+)
 from strobe.torch.flex.operations import (
     absolute,
     add,
@@ -38,11 +57,10 @@ from strobe.torch.flex.operations import (
     comparison,
     divide,
     exp,
-    filled,
     floor,
     floor_divide,
+    fmod,
     function,
-    like,
     log,
     logical_and,
     logical_not,
@@ -56,20 +74,19 @@ from strobe.torch.flex.operations import (
     of_booleans,
     power,
     remainder,
-    same,
     subtract,
-    to,
     to_boolean,
     to_integer,
     to_real,
     trunc,
     where,
 )
-from strobe.torch.flex.values import Value
+from strobe.torch.flex.values import Part, Value
 
 LITERAL_ARGUMENTS = frozenset(
     {"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to"}
-    | {"softplus", "leaky_relu", "elu", "hardtanh", "gelu"}
+    | {"softplus", "leaky_relu", "elu", "hardtanh", "gelu", "nan_to_num", "round"}
+    | {"type", "type_as", "new_tensor", "view", "reshape", "size"}
 )
 """Operations that read their arguments as Python's values."""
 
@@ -80,7 +97,15 @@ def bitwise_and(a: Value, b: Value) -> Value:
     return of_booleans(logical_and, "&")(a, b) if low is None else low
 
 
-OPERATIONS: dict[str, Callable[..., Value]] = {
+def chosen(condition: Value, input: Value | None = None, other: Value | None = None, **names: Value) -> Value:
+    """torch.where, for which a number that is chosen where the condition holds is `self`, and a tensor `input`."""
+    yes = names.pop("self", input)
+    if names or yes is None or other is None:
+        raise condition.trace.failure("torch.where of other arguments than a condition and two values")
+    return where(condition, yes, other)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": add,
     "radd": lambda a, b: add(b, a),
     **dict.fromkeys(("sub", "subtract"), subtract),
@@ -93,6 +118,7 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("rdiv", "rtruediv"), lambda a, b: divide(b, a)),
     "rfloordiv": lambda a, b: floor_divide(b, a),
     "rmod": lambda a, b: remainder(b, a),
+    "fmod": fmod,
     "pow": power,
     "rpow": lambda a, b: power(b, a),
     **dict.fromkeys(("neg", "negative"), negative),
@@ -109,6 +135,13 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "floor": floor,
     "ceil": ceil,
     **dict.fromkeys(("trunc", "fix"), trunc),
+    "round": round_half_to_even,
+    "frac": frac,
+    "isnan": isnan,
+    "isinf": isinf,
+    "isfinite": isfinite,
+    "nan_to_num": nan_to_num,
+    "logaddexp": logaddexp,
     "square": square,
     "reciprocal": reciprocal,
     "relu": relu,
@@ -143,9 +176,20 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("invert", "bitwise_not"), of_booleans(logical_not, "~")),
     **dict.fromkeys(("lshift", "bitwise_left_shift"), shifted(up=True)),
     **dict.fromkeys(("rshift", "bitwise_right_shift"), shifted(up=False)),
-    "where": where,
+    "rlshift": lambda a, b: shifted(up=True)(b, a),
+    "rrshift": lambda a, b: shifted(up=False)(b, a),
+    "where": chosen,
+    "Tensor.where": lambda self, condition, other: where(condition, self, other),
     "masked_fill": masked_fill,
-    "to": to,
+    **dict.fromkeys(("to", "type_as"), to),
+    "type": typed,
+    "new_tensor": new_tensor,
+    **dict.fromkeys(("view", "reshape"), shaped),
+    "detach": detached,
+    "size": size,
+    **dict.fromkeys(("dim", "ndimension"), lambda a: 0),
+    **dict.fromkeys(("numel", "nelement"), lambda a: 1),
+    "is_floating_point": lambda a: a.kind == "real",
     **dict.fromkeys(("float", "half", "bfloat16", "double"), to_real),
     **dict.fromkeys(("int", "long", "short"), to_integer),
     "bool": to_boolean,
@@ -157,29 +201,81 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "full_like": like(None),
 }
 
+_PRECOMPUTED = "compute the result for every position before the call, and index that by the position"
+REMEDIES = {
+    **dict.fromkeys(("searchsorted", "bucketize"), _PRECOMPUTED),
+    **dict.fromkeys(("index_select", "gather", "take"), "index the tensor in brackets"),
+    "erf": 'gelu has approximate="tanh", without it',
+    **dict.fromkeys(("sum", "any", "all", "cumsum"), "a traced value is one number, of one query and key"),
+}
+"""What to write instead of functions that texts lack."""
+
+METHODS = {"where": "Tensor.where"}
+"""Methods that take their arguments in another order than the function of their name, by the name of the operation."""
+
+BY_NAME = frozenset({"where", "Tensor.where"})
+"""Operations whose parameters have PyTorch's names. Of others `input` is the first argument and `other` the last."""
+
+
+_OWNERS = (torch, torch.Tensor, torch.nn.functional, torch.special, operator)
+
 
 def _names() -> dict[Any, str]:
-    """PyTorch's functions by their own names here; compilers know them as objects alone."""
+    """PyTorch's functions, and Python's operators, by their own names here; compilers know them as objects alone."""
     names: dict[Any, str] = {}
     for name in (*OPERATIONS, "getitem", "setitem"):
-        for owner in (torch, torch.Tensor, torch.nn.functional, torch.special):
+        for owner in _OWNERS:
             for attribute in (name, f"__{name}__"):
                 function = getattr(owner, attribute, None)
                 if callable(function) and not isinstance(function, type):
                     names[function] = name
+    names |= {getattr(torch.Tensor, name): operation for name, operation in METHODS.items()}
     return names
 
 
-NAMES = _names()
+def _other_names() -> dict[Any, str]:
+    """The rest of PyTorch's functions, by name."""
+    kinds = tuple({type(x) for x in (torch.erf, torch.Tensor.erf_, torch.Tensor.__contains__)})
+    pairs = ((getattr(owner, name, None), name) for owner in _OWNERS for name in dir(owner))
+    return {function: _plain(name) for function, name in pairs if isinstance(function, kinds)}
+
+
+def _plain(name: str) -> str:
+    return name.strip("_") if name.endswith("__") else name
+
+
+_NAMES = _names()
+_OTHER_NAMES = _other_names()
+
+
+def name_of(function: Any) -> str:
+    """The operation that a function of PyTorch is, or its own name."""
+    name = _NAMES.get(function)
+    if name is None:
+        name = _OTHER_NAMES.get(function)
+    if name is None and not torch.compiler.is_compiling():
+        name = _plain(getattr(function, "__name__", str(function)))
+    return name or "a function"
 
 
 def _operator(name: str) -> Callable[..., Any]:
     return lambda *values: values[0].trace.operate(name, values, {})
 
 
+def _operator_of_part(name: str) -> Callable[..., Any]:
+    def fail(part: Part, *_: Any) -> NoReturn:
+        raise part.failure(f"`{name}`")
+
+    return fail
+
+
 for _name in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
-    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "lshift", "rshift"),
+    *("pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor", "round"),
+    *("lshift", "rlshift", "rshift", "rrshift", "divmod", "rdivmod", "matmul", "rmatmul"),
     *("lt", "le", "gt", "ge", "eq", "ne"),
 ):
     setattr(Value, f"__{_name}__", _operator(_name))
+    setattr(Part, f"__{_name}__", _operator_of_part(_name))
+for _name in ("bool", "int", "float", "index"):
+    setattr(Part, f"__{_name}__", _operator_of_part(_name))

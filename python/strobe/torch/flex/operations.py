@@ -19,6 +19,7 @@ from strobe.torch.flex.values import (
     SUM,
     Kind,
     Value,
+    is_finite,
     number,
 )
 
@@ -90,6 +91,8 @@ def _high(value: Value) -> float:
 def divide(a: Value, b: Value, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(a, b)
+    if rounding_mode == "trunc":
+        return truncating_divide(a, b)
     if rounding_mode is not None:
         a.trace.fail(f'division with rounding_mode="{rounding_mode}"')
     if "real" not in (a.kind, b.kind):
@@ -104,10 +107,37 @@ def floor_divide(a: Value, b: Value) -> Value:
     bounds = _UNBOUNDED
     if by is not None and by > 0:  # infinities divided by integers are nan
         bounds = (
-            _low(a) if math.isinf(_low(a)) else _low(a) // by,
-            _high(a) if math.isinf(_high(a)) else _high(a) // by,
+            _low(a) // by if is_finite(_low(a)) else _low(a),
+            _high(a) // by if is_finite(_high(a)) else _high(a),
         )
     return _joined("/", PRODUCT, to_integer(a), to_integer(b), "int", bounds)
+
+
+def truncating_divide(a: Value, b: Value) -> Value:
+    """Towards 0."""
+    if "real" in (a.kind, b.kind):
+        return trunc(divide(a, b))
+    quotient = floor_divide(a, b)
+    return quotient if _signs_agree(a, b) else add(quotient, to_integer(_is_below(a, b)))
+
+
+def fmod(a: Value, b: Value) -> Value:
+    """With the sign of the dividend, as in C."""
+    if "real" in (a.kind, b.kind):
+        return subtract(a, multiply(truncating_divide(a, b), b))
+    rest = remainder(a, b)
+    return rest if _signs_agree(a, b) else where(_is_below(a, b), subtract(rest, b), rest)
+
+
+def _signs_agree(a: Value, b: Value) -> bool:
+    return _low(a) >= 0 and _low(b) >= 0
+
+
+def _is_below(a: Value, b: Value) -> Value:
+    """Whether an integer quotient that is rounded down is not the one that is rounded towards 0."""
+    zero = number(a.trace, 0)
+    opposite = logical_xor(compare("<", a, zero), compare("<", b, zero))
+    return logical_and(compare("!=", remainder(a, b), zero), opposite)
 
 
 def remainder(a: Value, b: Value) -> Value:
@@ -263,42 +293,3 @@ def where(condition: Value, yes: Value, no: Value) -> Value:
 
 def masked_fill(a: Value, mask: Value, value: Value) -> Value:
     return where(mask, value, to_real(a) if value.kind == "real" else a)
-
-
-def _cast(a: Value, dtype: torch.dtype) -> Value:
-    kind = kind_of_dtype(dtype)
-    if kind is None:
-        raise a.trace.failure(f"a conversion to {dtype}")
-    return {"real": to_real, "int": to_integer, "bool": to_boolean}[kind](a)
-
-
-def to(a: Value, *targets: Any, dtype: Any = None, **where_to: Any) -> Value:
-    """Tensor.to: only a dtype does something. float16 and bfloat16 do not round."""
-    for target in (*targets, dtype):
-        if isinstance(target, torch.dtype):
-            a = _cast(a, target)
-        elif hasattr(target, "dtype"):
-            a = _cast(a, target.dtype)
-    return a
-
-
-def filled(value: Any) -> Callable[..., Value]:
-    def make(a: Value, size: Any = (), *more: Any, dtype: torch.dtype | None = None, **options: Any) -> Value:
-        fill, size = (more[0] if more else options.get("fill_value"), size) if value is None else (value, size)
-        if tuple(size) != ():
-            a.trace.fail(f"a new tensor of shape {list(size)}, which must be []")
-        return _cast(number(a.trace, fill), dtype or a.dtype)
-
-    return make
-
-
-def like(value: Any) -> Callable[..., Value]:
-    def make(a: Value, *fill: Any, dtype: torch.dtype | None = None, **options: Any) -> Value:
-        given = fill[0] if fill else options.get("fill_value", value)
-        return _cast(number(a.trace, given), dtype or a.dtype)
-
-    return make
-
-
-def same(a: Value, *shape: Any, **options: Any) -> Value:
-    return a

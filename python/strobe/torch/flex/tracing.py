@@ -6,8 +6,10 @@ The functions run under a mode that sees every function of PyTorch: what is done
 done to other tensors runs as it stands, and a tensor with traced indices becomes a capture.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator
+from inspect import unwrap
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,12 +17,17 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from strobe._expressions import check_texts
 from strobe.torch.flex.captures import Captures
-from strobe.torch.flex.functions import LITERAL_ARGUMENTS, NAMES, OPERATIONS
-from strobe.torch.flex.operations import remainder, to_boolean
+from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, OPERATIONS, REMEDIES, name_of
+from strobe.torch.flex.operations import add, compare, to_boolean, where
 from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
 
 _PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))
+
+
+MOST_AXES = 4
+"""Of a capture."""
 
 
 class Texts(NamedTuple):
@@ -47,12 +54,25 @@ def trace(score_mod: Any, mask_mod: Any, sizes: Sizes, dtype: torch.dtype, devic
     where they are. Raises TraceError, with the function's name and the line in it.
     """
     captures = Captures(device, (score_mod, mask_mod))
-    score = mask = None
+    of_score = of_mask = score = mask = None
     if score_mod is not None:
-        score = Trace("score_mod", score_mod, captures, sizes, dtype, device).text_of_score()
+        of_score = Trace("score_mod", score_mod, captures, sizes, dtype, device)
+        score = of_score.text_of_score()
     if mask_mod is not None:
-        mask = Trace("mask_mod", mask_mod, captures, sizes, dtype, device).text_of_mask()
-    return Texts(score if score != "score" else None, mask if mask != "true" else None, captures.by_name() or None)
+        of_mask = Trace("mask_mod", mask_mod, captures, sizes, dtype, device)
+        mask = of_mask.text_of_mask()
+    score, mask = (None if text == unchanged else text for text, unchanged in ((score, "score"), (mask, "true")))
+    (score, mask), named = captures.settled(score, mask)
+    texts = Texts(score, mask, named or None)
+    if not torch.compiler.is_compiling():
+        try:
+            check_texts(texts._asdict())
+        except ValueError as error:
+            at_fault = of_mask if of_score is None or str(error).startswith("mask") else of_score
+            if at_fault is None:
+                raise
+            raise at_fault.failure(str(error), running=False) from None
+    return texts
 
 
 class Trace:
@@ -73,7 +93,10 @@ class Trace:
         self._positions = [Value(self, name, ATOM, "int", 0, max(extent - 1, 0)) for name, extent in pairs]
 
     def text_of_score(self) -> str:
-        return self._run(Value(self, "score", ATOM, "real"), *self._positions).text
+        score = self._run(Value(self, "score", ATOM, "real"), *self._positions)
+        if score.kind == "bool":
+            raise self.failure("its result is a truth, where a score is needed", running=False)
+        return score.text
 
     def text_of_mask(self) -> str:
         return to_boolean(self._run(*self._positions)).text
@@ -85,7 +108,7 @@ class Trace:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of PyTorch with a traced value among its arguments."""
-        name = NAMES.get(function) or getattr(function, "__name__", str(function)).strip("_")
+        name = name_of(function)
         if name == "getitem":
             return self.index(*args)
         if name == "setitem":
@@ -93,20 +116,26 @@ class Trace:
         return self.operate(name, args, kwargs)
 
     def method(self, value: Value, name: str) -> Callable[..., Any]:
+        name = METHODS.get(name, name)
         return lambda *args, **kwargs: self.operate(name, (value, *args), kwargs)
 
     def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+        for part in args:
+            if isinstance(part, Part):
+                raise part.failure(f"`{name}`")
         operation = OPERATIONS.get(name)
         if operation is None:
             wrote = name.endswith("_") or (name.startswith("i") and name[1:] in OPERATIONS)
-            self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value")
-        for alias in ("input", "self"):
-            if alias in kwargs:
-                args = (kwargs.pop(alias), *args)
-        if "other" in kwargs:
-            args = (*args, kwargs.pop("other"))
+            remedy = f" ({REMEDIES[name]})" if name in REMEDIES else ""
+            self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value{remedy}")
+        if name not in BY_NAME:
+            for alias in ("input", "self"):
+                if alias in kwargs:
+                    args = (kwargs.pop(alias), *args)
+            if "other" in kwargs:
+                args = (*args, kwargs.pop("other"))
         if name in LITERAL_ARGUMENTS:
-            args = tuple(self.value(x) if isinstance(x, (Value, Part)) else x for x in args)
+            args = tuple(self.value(x) if i == 0 and isinstance(x, Tensor) else x for i, x in enumerate(args))
         else:
             args = tuple(self.value(x) for x in args)
             of_values = ("alpha", "rounding_mode", "inplace", "dtype", "memory_format", "device", "out")
@@ -123,12 +152,12 @@ class Trace:
         if isinstance(x, Value):
             return x
         if isinstance(x, Part):
-            self.fail(f"a tensor that has {x.ndim} axes without an index: give each an index")
+            raise x.failure("the value")
         if isinstance(x, Tensor):
             if x.dim() != 0:
                 self.fail(f"a tensor of shape {list(x.shape)} that has no indices: it must be of rank 0, or indexed")
             return self._loaded(x, ())
-        if isinstance(x, (bool, int, float)) or hasattr(x, "__float__"):
+        if isinstance(x, (bool, int, float, torch.SymInt)) or hasattr(x, "__float__"):
             return number(self, x)
         self.fail(f"a {type(x).__name__}, where a number or a tensor is needed")
 
@@ -150,32 +179,41 @@ class Trace:
         for axis, x in zip(free, given, strict=False):
             if isinstance(x, slice) and x.start is None and x.stop is None and x.step is None:
                 continue
-            indices[axis] = self._checked_index(x, part.tensor.shape[axis])
+            indices[axis] = self._checked_index(x, part.tensor, axis)
         if any(x is None for x in indices):
             return Part(self, part.tensor, indices)
         return self._loaded(part.tensor, tuple(indices))
 
-    def _checked_index(self, x: Any, extent: int) -> Value:
+    def _checked_index(self, x: Any, tensor: Tensor, axis: int) -> Value:
         """As a capture is indexed: PyTorch counts from the end where an index is negative."""
         if x is None or isinstance(x, (slice, bool, list)):
             self.fail(f"an index of type {type(x).__name__} beside traced ones, or of traced bounds")
         value = self.value(x)
         if value.kind != "int":
             self.fail("an index that is no integer")
-        return value if value.low >= 0 else remainder(value, number(self, extent))
+        if value.low >= 0:
+            return value
+        zero = number(self, 0)
+        capture, _ = self.captures.name_of(tensor, self.fail)
+        length = Value(self, self.captures.length_of(capture, axis, tensor.shape[axis]), ATOM, "int", 0)
+        return add(value, length if value.high < 0 else where(compare("<", value, zero), length, zero))
 
     def _loaded(self, tensor: Tensor, indices: tuple[Value, ...]) -> Value:
+        if len(indices) > MOST_AXES:
+            self.fail(f"a tensor of {len(indices)} axes, where {MOST_AXES} are the most")
         name, kind = self.captures.name_of(tensor, self.fail)
-        return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind)
+        low = 0 if tensor.dtype == torch.uint8 else -math.inf
+        return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind, low)
 
     def fail(self, what: str) -> NoReturn:
         raise self.failure(what)
 
-    def failure(self, what: str) -> TraceError:
-        """For what is done in the line of the user's function that runs."""
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        where = _user_line()
-        if where is None and (code := getattr(self.function, "__code__", None)) is not None:
+    def failure(self, what: str, running: bool = True) -> TraceError:
+        """For what is done in the line of the user's function that is ``running``, or by the function as a whole."""
+        function = unwrap(self.function)
+        name = getattr(function, "__name__", type(function).__name__)
+        where = _user_line() if running and not torch.compiler.is_compiling() else None
+        if where is None and (code := getattr(function, "__code__", None)) is not None:
             where = f"{code.co_filename}, line {code.co_firstlineno}"
         place = f" ({where})" if where else ""
         return TraceError(
@@ -212,7 +250,7 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         if trace_of(args, kwargs) is not None:
             return self._trace.call(function, args, kwargs)
-        name = getattr(function, "__name__", "")
-        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        name = name_of(function)
+        if name == "setitem" or name.endswith("_"):
             self._trace.fail("it writes to a tensor")
         return function(*args, **kwargs)

@@ -41,7 +41,11 @@ class Value:
             trace.fail(f"its text has more than {LONGEST_TEXT} characters")
         self.trace, self.text, self.binding, self.kind = trace, text, binding, kind
         self.low, self.high = low, high
-        """Bounds of an integer."""
+        """Bounds of an integer, infinite where it depends on what tensors hold."""
+        if kind == "int":
+            for bound in (low, high):
+                if is_finite(bound) and not -(2**31) <= bound < 2**31:
+                    trace.fail(f"an integer that may be {int(bound)}: texts have 32 bits, where PyTorch has 64")
 
     def within(self, binding: int) -> str:
         """The text as an operand of an operator that binds so strongly."""
@@ -91,6 +95,9 @@ class Value:
 
     def item(self) -> NoReturn:
         self._no_value(".item() of a traced value")
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.trace.index(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.trace.fail("it writes to a traced value")
@@ -148,7 +155,12 @@ class Part:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise self.trace.failure(f".{name} of a tensor that has {self.ndim} axes without an index: give each an index")
+        raise self.failure(f".{name}")
+
+    def failure(self, what: str) -> Exception:
+        """For what needs an element and is given a row."""
+        axes = "an axis" if self.ndim == 1 else f"{self.ndim} axes"
+        return self.trace.failure(f"{what} of a tensor that has {axes} without an index: give each an index")
 
 
 def trace_of(*values: Any) -> Any:
@@ -165,14 +177,28 @@ def trace_of(*values: Any) -> Any:
     return None
 
 
+def is_finite(bound: float) -> bool:
+    """Of sizes that a compiler leaves open, too."""
+    return -math.inf < bound < math.inf
+
+
+def known(value: int) -> int:
+    """With digits: a compiler that leaves a size open settles it for what counts."""
+    if not torch.compiler.is_compiling():
+        return int(value)
+    return len(range(value)) if value >= 0 else -len(range(-value))
+
+
 def number(trace: Any, value: Any) -> Value:
     """A literal."""
+    if isinstance(value, Tensor):
+        trace.fail("a tensor as an argument that must be a number")
     if isinstance(value, (bool, np.bool_)):
         return Value(trace, "true" if value else "false", ATOM, "bool")
-    if isinstance(value, (int, np.integer)):
-        value = int(value)
+    if isinstance(value, (int, np.integer, torch.SymInt)):
         if not -(2**31) < value < 2**31:
-            trace.fail(f"{value} is beyond int32")
+            trace.fail(f"{int(value)} is beyond int32")
+        value = known(value)
         return Value(trace, str(value), ATOM if value >= 0 else SIGN, "int", value, value)
     value = float(value)
     if math.isnan(value):
