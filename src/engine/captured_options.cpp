@@ -14,7 +14,8 @@ namespace {
 
 class WithCapturedOptions final : public PlannedCall {
  public:
-  WithCapturedOptions(const AttentionProblem& problem, const ScoreTerms& terms, std::shared_ptr<const PlannedCall> call)
+  WithCapturedOptions(const AttentionProblem& problem, const expression::ScoreTerms& terms,
+                      std::shared_ptr<const PlannedCall> call)
       : problem_(problem), terms_(terms), call_(std::move(call)) {}
 
   std::size_t workspace_bytes() const override { return call_->workspace_bytes(); }
@@ -41,7 +42,7 @@ class WithCapturedOptions final : public PlannedCall {
 
  private:
   void set_options(ScoreModifiers& modifiers) const {
-    const auto view_of = [&](const CapturedTensor& tensor) {
+    const auto view_of = [&](const expression::CapturedTensor& tensor) {
       return option_view(tensor, problem_, modifiers.captures[static_cast<std::size_t>(tensor.capture)]);
     };
     if (terms_.bias.given()) modifiers.bias = view_of(terms_.bias);
@@ -49,14 +50,14 @@ class WithCapturedOptions final : public PlannedCall {
   }
 
   AttentionProblem problem_;
-  ScoreTerms terms_;
+  expression::ScoreTerms terms_;
   std::shared_ptr<const PlannedCall> call_;
 };
 
 }  // namespace
 
 PlannedCallResult with_captured_options(const AttentionProblem& problem, const PlannedCallResult& call) {
-  const ScoreTerms terms = captured_options(problem);
+  const expression::ScoreTerms terms = captured_options(problem);
   if (!call.ok() || !terms.has_captures()) return call;
   return make_planned<WithCapturedOptions>(problem, terms, *call);
 }

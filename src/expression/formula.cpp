@@ -146,6 +146,7 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
   std::vector<Id> roots;
   if (formula->has_score()) roots = {formula->score(), formula->slope()};
   if (formula->has_mask()) roots.push_back(formula->mask());
+  if (formula->has_score()) formula->score_terms_ = expression::score_terms(formula->graph_, formula->score());
   formula->kept_ = kept_values(formula->graph_, roots);
   formula->hash_ = formula->hash_of_all();
   formula->score_text_ = score;

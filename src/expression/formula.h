@@ -15,6 +15,7 @@
 #include "expression/graph.h"
 #include "expression/parser.h"
 #include "expression/scopes.h"
+#include "expression/score_terms.h"
 #include "strobe/status.h"
 
 namespace strobe::expression {
@@ -59,6 +60,9 @@ class Formula {
   Id slope() const { return slope_; }   // of the new score by the score
   const std::vector<Read>& reads() const { return reads_; }
 
+  /// The score as a sum of what options say; none where it says anything else, or there is none.
+  const std::optional<ScoreTerms>& score_terms() const { return score_terms_; }
+
   /// As written, for the reference.
   const Graph& written() const { return written_; }
   Id written_score() const { return *written_score_; }
@@ -95,6 +99,7 @@ class Formula {
   std::optional<Id> score_, mask_, written_score_, written_mask_;
   Id slope_ = 0;
   std::vector<Read> reads_;
+  std::optional<ScoreTerms> score_terms_;
   KeptValues kept_;
   std::string score_text_, mask_text_, text_;
   std::uint64_t hash_ = 0;
