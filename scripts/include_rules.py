@@ -78,6 +78,7 @@ ALLOWED = {
         "src/runtime",
         "src/engine/captured_options.h",
         "src/engine/engine.h",
+        "src/engine/wrapped_call.h",
         *SHARED_KERNELS,
     ],
     **{

@@ -3,31 +3,25 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "call/text_options.h"
+#include "engine/wrapped_call.h"
 
 namespace strobe::engine {
 namespace {
 
-class WithCapturedOptions final : public PlannedCall {
+class WithCapturedOptions final : public WrappedCall {
  public:
   WithCapturedOptions(const AttentionProblem& problem, const expression::ScoreTerms& terms,
                       std::shared_ptr<const PlannedCall> call)
-      : problem_(problem), terms_(terms), call_(std::move(call)) {}
-
-  std::size_t workspace_bytes() const override { return call_->workspace_bytes(); }
-  DType probability_dtype() const override { return call_->probability_dtype(); }
-  std::string_view kernels() const override { return call_->kernels(); }
-  std::string explain() const override { return call_->explain(); }
+      : WrappedCall(std::move(call)), problem_(problem), terms_(terms) {}
 
   using PlannedCall::run;
   Status run(const ForwardArguments& given, const Execution& execution) const override {
     ForwardArguments arguments = given;
     set_options(arguments.modifiers);
-    return call_->run(arguments, execution);
+    return wrapped().run(arguments, execution);
   }
   Status run(const BackwardArguments& given, const Execution& execution) const override {
     BackwardArguments arguments = given;
@@ -37,7 +31,7 @@ class WithCapturedOptions final : public PlannedCall {
       if (gradient.given()) arguments.d_bias = option_view(terms_.bias, problem_, gradient);
     }
     arguments.d_captures = {};
-    return call_->run(arguments, execution);
+    return wrapped().run(arguments, execution);
   }
 
  private:
@@ -51,7 +45,6 @@ class WithCapturedOptions final : public PlannedCall {
 
   AttentionProblem problem_;
   expression::ScoreTerms terms_;
-  std::shared_ptr<const PlannedCall> call_;
 };
 
 }  // namespace
