@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "expression/names.h"
@@ -61,6 +62,15 @@ Pattern pattern_of(const Graph& graph, const std::vector<Scope>& scopes, const N
   };
   if (is(Variable::q) && is(Variable::k)) return Pattern::pair;
   return by_pair || any(Scope::query) || any(Scope::key) ? Pattern::scattered : Pattern::diagonal;
+}
+
+bool reads_positions_alone(const Graph& graph, Id root) {
+  constexpr Variables kPositions = bit(Variable::q) | bit(Variable::k) | bit(Variable::q_len) | bit(Variable::k_len);
+  return std::ranges::all_of(reachable(graph, std::array{root}), [&](Id id) {
+    const Node& node = graph[id];
+    if (node.op == Op::variable) return (bit(static_cast<Variable>(node.which)) & kPositions) != 0;
+    return node.op != Op::load;
+  });
 }
 
 }  // namespace
@@ -147,6 +157,9 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
   if (formula->has_score()) roots = {formula->score(), formula->slope()};
   if (formula->has_mask()) roots.push_back(formula->mask());
   if (formula->has_score()) formula->score_terms_ = expression::score_terms(formula->graph_, formula->score());
+  if (formula->has_mask()) {
+    formula->mask_is_of_positions_ = reads_positions_alone(formula->graph_, formula->mask());
+  }
   formula->kept_ = kept_values(formula->graph_, roots);
   formula->hash_ = formula->hash_of_all();
   formula->score_text_ = score;

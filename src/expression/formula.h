@@ -71,9 +71,10 @@ class Formula {
   /// What kernels keep for a tile, of score, slope and mask.
   const KeptValues& kept() const { return kept_; }
 
-  /// Which variables score and mask depend on.
-  Variables score_variables() const { return score_ ? dependencies(graph_)[*score_] : 0U; }
+  /// Which variables the mask depends on.
   Variables mask_variables() const { return mask_ ? dependencies(graph_)[*mask_] : 0U; }
+  /// Whether there is a mask that reads positions and lengths alone, which all heads and sequences have in common.
+  bool mask_is_of_positions() const { return mask_is_of_positions_; }
 
   /// As they were given; empty where there is none.
   const std::string& score_text() const { return score_text_; }
@@ -100,6 +101,7 @@ class Formula {
   Id slope_ = 0;
   std::vector<Read> reads_;
   std::optional<ScoreTerms> score_terms_;
+  bool mask_is_of_positions_ = false;
   KeptValues kept_;
   std::string score_text_, mask_text_, text_;
   std::uint64_t hash_ = 0;
