@@ -11,6 +11,7 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
+#include "call/workspace.h"
 #include "engine/wrapped_call.h"
 #include "gpu/auxiliary/convert_cache_variant.h"
 #include "gpu/call/find_kernel.h"
@@ -101,10 +102,7 @@ class AfterCacheConversion final : public engine::WrappedCall {
       arguments.sequences.cache_batch_idx = {};
       Status status = convert(given, arguments, context.current(), stream);
       if (!status.ok()) return status;
-      Execution inner = execution;
-      inner.workspace = workspace + own_;
-      inner.workspace_bytes = bytes - own_;
-      return wrapped().run(arguments, inner);
+      return wrapped().run(arguments, execution_in(workspace + own_, bytes - own_, execution));
     });
   }
 

@@ -100,10 +100,7 @@ class WithExactCaptures final : public engine::WrappedCall {
       if (!status.ok()) return status;
       BackwardArguments arguments = given;
       arguments.d_captures = sums;
-      Execution inner = execution;
-      inner.workspace = workspace;
-      inner.workspace_bytes = offset_;
-      status = wrapped().run(arguments, inner);
+      status = wrapped().run(arguments, execution_in(workspace, offset_, execution));
       for (std::size_t i = 0; i < sums.size() && status.ok(); ++i) {
         if (sums[i].given()) status = round(sums[i], given.d_captures, i, context.current(), stream);
       }
