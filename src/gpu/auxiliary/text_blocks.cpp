@@ -12,6 +12,7 @@
 #include "call/checked.h"
 #include "call/heads.h"
 #include "call/workspace.h"
+#include "engine/wrapped_call.h"
 #include "expression/formula.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
@@ -65,24 +66,22 @@ struct BlocksShape {
   }
 };
 
-class AfterTextBlocks final : public engine::PlannedCall {
+class AfterTextBlocks final : public engine::WrappedCall {
  public:
   AfterTextBlocks(const AttentionProblem& problem, const runtime::CudaDevice& device, const runtime::Kernel& kernel,
                   std::shared_ptr<const engine::PlannedCall> call)
-      : problem_(problem),
+      : WrappedCall(std::move(call)),
+        problem_(problem),
         shape_(problem),
         device_(device),
         kernel_(kernel),
-        call_(std::move(call)),
-        offset_(round_up(Checked(static_cast<std::int64_t>(call_->workspace_bytes())), kWorkspaceAlignment)
+        offset_(round_up(Checked(static_cast<std::int64_t>(wrapped().workspace_bytes())), kWorkspaceAlignment)
                     .value<std::size_t>()),
         pool_(device, workspace_bytes()) {}
 
   std::size_t workspace_bytes() const override { return offset_ + shape_.count().value<std::size_t>(); }
-  DType probability_dtype() const override { return call_->probability_dtype(); }
-  std::string_view kernels() const override { return call_->kernels(); }
   std::string explain() const override {
-    return call_->explain() +
+    return wrapped().explain() +
            fmt::format("mask          a text, over blocks of {0} x {0} first: {1} x {2} x {3} x {4}\n",
                        problem_.modifiers.block_size, shape_.batches, shape_.heads, shape_.q_blocks, shape_.k_blocks);
   }
@@ -106,10 +105,7 @@ class AfterTextBlocks final : public engine::PlannedCall {
       arguments.modifiers.block_size = problem_.modifiers.block_size;
       Status status = find_blocks(given, workspace + offset_, context.current(), stream);
       if (!status.ok()) return status;
-      Execution inner = execution;
-      inner.workspace = workspace;
-      inner.workspace_bytes = offset_;
-      return call_->run(arguments, inner);
+      return wrapped().run(arguments, execution_in(workspace, offset_, execution));
     });
   }
 
@@ -145,7 +141,6 @@ class AfterTextBlocks final : public engine::PlannedCall {
   BlocksShape shape_;
   const runtime::CudaDevice& device_;
   runtime::Kernel kernel_;
-  std::shared_ptr<const engine::PlannedCall> call_;
   std::size_t offset_;  // of the blocks in the workspace
   mutable runtime::WorkspacePool pool_;
 };
