@@ -176,13 +176,12 @@ Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, co
   inputs->execution.threads = cell.threads;
   const Shape shape = shape_of(cell);
   const bool backward = cell.pass == bench::BenchPass::backward;
-  const Result<Plan> plan =
-      make_plan(placed(planned_forward(shape, cell.dtype), device), inputs->options, inputs->execution);
+  const Result<Plan> plan = plan_on(device, planned_forward(shape, cell.dtype), inputs->options, inputs->execution);
   if (!plan.ok()) return plan.status();  // before anything is allocated
   inputs->engine = engine_text(*plan);
   if (backward) {
     const Result<Plan> backward_plan =
-        make_plan(placed(planned_backward(shape, cell.dtype), device), inputs->options, inputs->execution);
+        plan_on(device, planned_backward(shape, cell.dtype), inputs->options, inputs->execution);
     if (!backward_plan.ok()) return backward_plan.status();
   }
   inputs->tensors = device.type == DeviceType::cuda

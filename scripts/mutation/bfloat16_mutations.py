@@ -49,7 +49,7 @@ AMX = [
 
 # Begin with words that run.py knows: these are for AVX512-BF16's tests.
 DOT_PRODUCTS = [
-    Mutation("dot products: the processor is taken to have none", BFLOAT16_UNIT, "bit(eax, 5)", "false"),
+    Mutation("dot products: the processor is taken to have none", BFLOAT16_UNIT, "bit(cpuid(7, 1).eax, 5)", "false"),
     Mutation(
         "dot products: sums begin at 0 in the left half",
         DOT_UNIT,

@@ -12,7 +12,6 @@
 #include "api/tensor_memory.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -218,13 +217,10 @@ class AppendShapes {
 };
 
 Status run_append(const AppendArguments& arguments, const Execution& execution) {
-  Status status = api::first_failure([&] { return AppendShapes(arguments).check(); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
   const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.k_cache.device, execution.engine);
+      api::engine_for(AppendShapes(arguments).check(), arguments.k_cache.device, execution);
   if (!chosen.ok()) return chosen.status();
-  status = api::check_tensor_memory(arguments);
+  Status status = api::check_tensor_memory(arguments);
   if (status.ok()) {
     const bool on_cpu = arguments.k_cache.device.type == DeviceType::cpu;
     status = on_cpu ? api::check_append_values(arguments) : api::check_device_values(arguments, execution);

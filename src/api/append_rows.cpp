@@ -5,7 +5,6 @@
 #include "api/guarded.h"
 #include "api/row_format.h"
 #include "call/cache_rows.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -87,13 +86,10 @@ Status check_append_memory(const AppendRowsArguments& a) {
 }
 
 Status run_append_rows(const AppendRowsArguments& arguments, const RowFormat& format, const Execution& execution) {
-  Status status = api::first_failure([&] { return check_append_rows(arguments, format); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
   const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.cache.device, execution.engine);
+      api::engine_for(check_append_rows(arguments, format), arguments.cache.device, execution);
   if (!chosen.ok()) return chosen.status();
-  status = check_append_memory(arguments);
+  Status status = check_append_memory(arguments);
   if (status.ok()) {
     const AppendArguments as_append = to_append(arguments);
     status = arguments.cache.device.type == DeviceType::cpu ? api::check_append_values(as_append)

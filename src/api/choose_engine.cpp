@@ -6,6 +6,7 @@
 #include <string>
 
 #include "api/tensor_checks.h"
+#include "engine/registry.h"
 
 namespace strobe::api {
 namespace {
@@ -49,6 +50,13 @@ Result<const engine::Implementation*> choose_engine(std::span<const engine::Impl
   }
   if (!reason.ok()) return reason;
   return unsupported("no engine of this build takes tensors on {}", devices_of(device.type));
+}
+
+Result<const engine::Implementation*> engine_for(const Status& checked, const Device& device,
+                                                 const Execution& execution) {
+  if (!checked.ok()) return checked;
+  if (Status status = check_threads(execution.threads); !status.ok()) return status;
+  return choose_engine(engine::implementations(), device, execution.engine);
 }
 
 }  // namespace strobe::api

@@ -12,4 +12,9 @@ namespace strobe::api {
 Result<const engine::Implementation*> choose_engine(std::span<const engine::Implementation* const> engines,
                                                     const Device& device, Engine named);
 
+/// The engine of this build for a call on that device, with threads that may be. `checked`: what the checks before that
+/// found.
+Result<const engine::Implementation*> engine_for(const Status& checked, const Device& device,
+                                                 const Execution& execution);
+
 }  // namespace strobe::api

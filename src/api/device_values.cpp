@@ -64,16 +64,25 @@ class HostCopies {
   std::deque<std::vector<std::int32_t>> copies_;
 };
 
-template <class Arguments>
-Status check(const AttentionProblem& problem, const Arguments& arguments, const Execution& execution) {
-  if (problem.device.type == DeviceType::cpu || !is_wanted()) return {};
+/// check(copies), where it is wanted, with copies from that device.
+template <class Check>
+Status check_copies(const Device& device, const Execution& execution, const Check& check) {
+  if (!is_wanted()) return {};
   const Result<const engine::Implementation*> engine =
-      choose_engine(engine::implementations(), problem.device, execution.engine);
+      choose_engine(engine::implementations(), device, execution.engine);
   if (!engine.ok()) return engine.status();
   HostCopies copies(**engine, execution);
-  Arguments on_host = arguments;
-  Status status = copies.replace_indices(on_host);
-  return status.ok() ? check_values(problem, on_host) : status;
+  return check(copies);
+}
+
+template <class Arguments>
+Status check(const AttentionProblem& problem, const Arguments& arguments, const Execution& execution) {
+  if (problem.device.type == DeviceType::cpu) return {};
+  return check_copies(problem.device, execution, [&](HostCopies& copies) {
+    Arguments on_host = arguments;
+    Status status = copies.replace_indices(on_host);
+    return status.ok() ? check_values(problem, on_host) : status;
+  });
 }
 
 }  // namespace
@@ -93,31 +102,25 @@ Status check_device_values(const AttentionProblem& problem, const JvpArguments& 
 }
 
 Status check_device_values(const SparseForwardArguments& arguments, const Execution& execution) {
-  if (!is_wanted()) return {};
-  const Result<const engine::Implementation*> engine =
-      choose_engine(engine::implementations(), arguments.q.device, execution.engine);
-  if (!engine.ok()) return engine.status();
-  HostCopies copies(**engine, execution);
-  SparseForwardArguments a = arguments;
-  Status status = copies.replace(a.cu_seqlens_q);
-  for (SparseSource& source : a.sources) {
-    for (ConstTensorView* const view :
-         {&source.indices, &source.topk_length, &source.cu_seqlens_k, &source.page_table, &source.seqused_k}) {
-      if (status.ok()) status = copies.replace(*view);
+  return check_copies(arguments.q.device, execution, [&](HostCopies& copies) {
+    SparseForwardArguments a = arguments;
+    Status status = copies.replace(a.cu_seqlens_q);
+    for (SparseSource& source : a.sources) {
+      for (ConstTensorView* const view :
+           {&source.indices, &source.topk_length, &source.cu_seqlens_k, &source.page_table, &source.seqused_k}) {
+        if (status.ok()) status = copies.replace(*view);
+      }
     }
-  }
-  return status.ok() ? check_sparse_values(a) : status;
+    return status.ok() ? check_sparse_values(a) : status;
+  });
 }
 
 Status check_device_values(const AppendArguments& arguments, const Execution& execution) {
-  if (!is_wanted()) return {};
-  const Result<const engine::Implementation*> engine =
-      choose_engine(engine::implementations(), arguments.k_cache.device, execution.engine);
-  if (!engine.ok()) return engine.status();
-  HostCopies copies(**engine, execution);
-  AppendArguments a = arguments;
-  Status status = copies.replace_indices(a);
-  return status.ok() ? check_append_values(a) : status;
+  return check_copies(arguments.k_cache.device, execution, [&](HostCopies& copies) {
+    AppendArguments a = arguments;
+    Status status = copies.replace_indices(a);
+    return status.ok() ? check_append_values(a) : status;
+  });
 }
 
 }  // namespace strobe::api

@@ -14,7 +14,6 @@
 #include "api/guarded.h"
 #include "api/tensor_checks.h"
 #include "call/limits.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -119,13 +118,10 @@ Status check_memory(const MergeArguments& a) {
 }
 
 Status run(const MergeArguments& arguments, const Execution& execution) {
-  Status status = api::first_failure([&] { return check_shapes(arguments); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
   const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.o.device, execution.engine);
+      api::engine_for(check_shapes(arguments), arguments.o.device, execution);
   if (!chosen.ok()) return chosen.status();
-  status = check_memory(arguments);
+  const Status status = check_memory(arguments);
   return status.ok() ? (*chosen)->merge(arguments, execution) : status;
 }
 
@@ -169,13 +165,10 @@ Status check_memory(const MergeBackwardArguments& a) {
 }
 
 Status run(const MergeBackwardArguments& arguments, const Execution& execution) {
-  Status status = api::first_failure([&] { return check_shapes(arguments); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
   const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.d_o.device, execution.engine);
+      api::engine_for(check_shapes(arguments), arguments.d_o.device, execution);
   if (!chosen.ok()) return chosen.status();
-  status = check_memory(arguments);
+  const Status status = check_memory(arguments);
   return status.ok() ? (*chosen)->merge_backward(arguments, execution) : status;
 }
 

@@ -9,7 +9,8 @@
 
 #include "api/expression.h"
 #include "call/limits.h"
-#include "call/score_terms.h"
+#include "call/text_options.h"
+#include "expression/formula.h"
 
 namespace strobe::api {
 namespace {
@@ -97,7 +98,7 @@ Status read_block_mask(const NamedTensor& mask, std::int64_t size, AttentionProb
 
 /// Whether a call could have the capture as that option: read(view, problem) is the option's own check.
 template <class Read>
-bool fits(const CapturedTensor& tensor, const ScoreModifiers& given, const AttentionProblem& problem,
+bool fits(const expression::CapturedTensor& tensor, const ScoreModifiers& given, const AttentionProblem& problem,
           const Read& read) {
   if (!tensor.given()) return false;
   const ConstTensorView& capture = given.captures[static_cast<std::size_t>(tensor.capture)];
@@ -107,10 +108,10 @@ bool fits(const CapturedTensor& tensor, const ScoreModifiers& given, const Atten
 }
 
 /// What planners cannot see of captures that the score reads as options are read.
-Status read_captured_options(const ScoreModifiers& given, AttentionProblem& problem) {
-  if (!problem.expression.given()) return {};
-  const std::optional<ScoreTerms> terms = score_terms(*problem.expression.formula);
-  if (!terms) return {};
+void read_captured_options(const ScoreModifiers& given, AttentionProblem& problem) {
+  if (!problem.expression.given()) return;
+  const std::optional<expression::ScoreTerms>& terms = problem.expression.formula->score_terms();
+  if (!terms) return;
   problem.expression.bias_fits =
       fits(terms->bias, given, problem, [](const ConstTensorView& bias, AttentionProblem& with_option) {
         return read_bias({"bias", bias}, with_option);
@@ -119,13 +120,12 @@ Status read_captured_options(const ScoreModifiers& given, AttentionProblem& prob
       fits(terms->slopes, given, problem, [](const ConstTensorView& slopes, AttentionProblem& with_option) {
         return read_alibi({"alibi_slopes", slopes}, with_option);
       });
-  return {};
 }
 
 /// A bias of whose capture a gradient is wanted, too, must have it as a call has d_bias.
 void read_captured_bias_gradient(const BackwardArguments& arguments, AttentionProblem& problem) {
   if (!problem.expression.bias_fits || arguments.d_captures.empty()) return;
-  const CapturedTensor bias = score_terms(*problem.expression.formula)->bias;
+  const expression::CapturedTensor& bias = problem.expression.formula->score_terms()->bias;
   const TensorView& gradient = arguments.d_captures[static_cast<std::size_t>(bias.capture)];
   if (!gradient.given()) return;
   problem.expression.bias_fits = covers(bias, problem, gradient, /*exactly=*/true) &&
@@ -147,12 +147,14 @@ Status check_offsets(const Sequences& sequences, const AttentionOptions& options
 }
 
 Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem) {
-  return first_failure([&] { return read_alibi({"alibi_slopes", given.alibi_slopes}, problem); },
-                       [&] { return read_bias({"bias", given.bias}, problem); },
-                       [&] { return read_sink({"sink", given.sink}, problem); },
-                       [&] { return read_block_mask({"block_mask", given.block_mask}, given.block_size, problem); },
-                       [&] { return read_expression(given, problem); },
-                       [&] { return read_captured_options(given, problem); });
+  Status status =
+      first_failure([&] { return read_alibi({"alibi_slopes", given.alibi_slopes}, problem); },
+                    [&] { return read_bias({"bias", given.bias}, problem); },
+                    [&] { return read_sink({"sink", given.sink}, problem); },
+                    [&] { return read_block_mask({"block_mask", given.block_mask}, given.block_size, problem); },
+                    [&] { return read_expression(given, problem); });
+  if (status.ok()) read_captured_options(given, problem);
+  return status;
 }
 
 Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {

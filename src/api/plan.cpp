@@ -16,6 +16,7 @@
 #include "api/tensor_checks.h"
 #include "call/callers_exception.h"
 #include "call/same_layout.h"
+#include "call/workspace.h"
 #include "engine/registry.h"
 #include "strobe/attention.h"
 
@@ -70,13 +71,11 @@ Status run_call(const AttentionProblem& problem, const engine::PlannedCall& call
   if (execution.allocate_workspace == nullptr || execution.workspace != nullptr || bytes == 0) {
     return call.run(arguments, execution);
   }
-  Execution with_workspace = execution;
-  with_workspace.workspace = call_callers(*execution.allocate_workspace, bytes);
-  with_workspace.workspace_bytes = bytes;
-  if (with_workspace.workspace == nullptr) {
+  void* const workspace = call_callers(*execution.allocate_workspace, bytes);
+  if (workspace == nullptr) {
     return {StatusCode::out_of_memory, fmt::format("allocate_workspace gave null for {} bytes", bytes)};
   }
-  return call.run(arguments, with_workspace);
+  return call.run(arguments, execution_in(workspace, bytes, execution));
 }
 
 /// Whether the plan is one for such arguments.

@@ -12,7 +12,6 @@
 #include "call/eight_bit.h"
 #include "call/limits.h"
 #include "call/tensors.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -167,11 +166,8 @@ Status run(const QuantizeArguments& arguments, const QuantizeOptions& options, c
     return api::invalid("element is {}: it must be int8 or float8_e4m3", name_of(options.element));
   }
   Status status = api::first_failure([&] { return check_sources(arguments); }, [&] { return check_extents(arguments); },
-                                     [&] { return check_outputs(arguments, options); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
-  const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
+                                     [&] { return check_outputs(arguments, options); });
+  const Result<const engine::Implementation*> chosen = api::engine_for(status, arguments.q.device, execution);
   if (!chosen.ok()) return chosen.status();
   status =
       api::first_failure([&] { return api::check_tensor_memory(arguments); }, [&] { return check_lengths(arguments); });

@@ -11,7 +11,6 @@
 #include "api/choose_engine.h"
 #include "api/guarded.h"
 #include "call/row_format.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -162,10 +161,8 @@ Result<const engine::Implementation*> check_call(const NamedTensor& rows, const 
         if (rows.view.device == cache.view.device) return {};
         return invalid("rows and cache must be on one device");
       },
-      [&] { return api::check_distinct_elements(output); }, [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
-  Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), cache.view.device, execution.engine);
+      [&] { return api::check_distinct_elements(output); });
+  Result<const engine::Implementation*> chosen = api::engine_for(status, cache.view.device, execution);
   if (!chosen.ok()) return chosen;
   status = api::first_failure([&] { return api::check_data(rows); }, [&] { return api::check_data(cache); },
                               [&] { return api::check_apart(output, encodes ? rows : cache); });

@@ -9,7 +9,6 @@
 #include "api/device_values.h"
 #include "api/guarded.h"
 #include "call/sparse_lists.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -88,17 +87,9 @@ class SourceValues {
   std::string name_;
 };
 
-/// The engine of a call of shapes that belong together.
-Result<const engine::Implementation*> engine_for(const SparseForwardArguments& arguments, const SparseOptions& options,
-                                                 const Execution& execution) {
-  const Status status = api::first_failure([&] { return api::check_sparse_shapes(arguments, options); },
-                                           [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
-  return api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
-}
-
 Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& options, const Execution& execution) {
-  const Result<const engine::Implementation*> chosen = engine_for(arguments, options, execution);
+  const Result<const engine::Implementation*> chosen =
+      api::engine_for(api::check_sparse_shapes(arguments, options), arguments.q.device, execution);
   if (!chosen.ok()) return chosen.status();
   Status status = api::check_sparse_memory(arguments);
   if (status.ok()) {
@@ -110,7 +101,8 @@ Status run_sparse(const SparseForwardArguments& arguments, const SparseOptions& 
 
 Result<std::string> explain_sparse(const SparseForwardArguments& arguments, const SparseOptions& options,
                                    const Execution& execution) {
-  const Result<const engine::Implementation*> chosen = engine_for(arguments, options, execution);
+  const Result<const engine::Implementation*> chosen =
+      api::engine_for(api::check_sparse_shapes(arguments, options), arguments.q.device, execution);
   if (!chosen.ok()) return chosen.status();
   return (*chosen)->explain_sparse_forward(arguments, options, execution);
 }

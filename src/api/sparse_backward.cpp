@@ -8,7 +8,6 @@
 #include "api/device_values.h"
 #include "api/guarded.h"
 #include "api/sparse.h"
-#include "engine/registry.h"
 
 namespace strobe {
 namespace {
@@ -98,14 +97,11 @@ Status check_backward_memory(const SparseBackwardArguments& a) {
 
 Status run_sparse_backward(const SparseBackwardArguments& arguments, const SparseOptions& options,
                            const Execution& execution) {
-  Status status = api::first_failure([&] { return check_backward_shapes(arguments, options); },
-                                     [&] { return api::check_threads(execution.threads); });
-  if (!status.ok()) return status;
   const Device& device = arguments.forward.q.device;
   const Result<const engine::Implementation*> chosen =
-      api::choose_engine(engine::implementations(), device, execution.engine);
+      api::engine_for(check_backward_shapes(arguments, options), device, execution);
   if (!chosen.ok()) return chosen.status();
-  status = check_backward_memory(arguments);
+  Status status = check_backward_memory(arguments);
   if (status.ok()) {
     status = device.type == DeviceType::cpu ? api::check_sparse_values(arguments.forward)
                                             : api::check_device_values(arguments.forward, execution);

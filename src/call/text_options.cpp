@@ -2,6 +2,7 @@
 #include "call/text_options.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,11 +14,13 @@
 namespace strobe {
 namespace {
 
+using expression::CapturedTensor;
 using expression::Graph;
 using expression::Id;
 using expression::Node;
 using expression::Op;
 using expression::PositionSum;
+using expression::ScoreTerms;
 
 /// What a mask says of a key relative to its query's position, or to the position's center: left and right as a
 /// Window's, -1 unbounded.
@@ -148,7 +151,7 @@ bool takes_slopes(const AttentionProblem& problem, const ScoreTerms& terms) {
 /// All that the score's text says, where options say it; the mask's text must be an option already if it is to be one.
 std::optional<ScoreTerms> built_in_terms(const AttentionProblem& problem) {
   if (!problem.expression.given()) return std::nullopt;
-  const std::optional<ScoreTerms> terms = score_terms(*problem.expression.formula);
+  const std::optional<ScoreTerms>& terms = problem.expression.formula->score_terms();
   if (!terms) return std::nullopt;
   const ModifierShape& modifiers = problem.modifiers;
   if (terms->softcap != 0.0F) {
@@ -201,6 +204,20 @@ AttentionProblem with_implied_options(AttentionProblem problem) {
 ScoreTerms captured_options(const AttentionProblem& problem) {
   if (!problem.expression.given()) return {};
   return built_in_terms(with_built_in_mask(problem)).value_or(ScoreTerms{});
+}
+
+bool covers(const CapturedTensor& tensor, const AttentionProblem& problem, const ConstTensorView& capture,
+            bool exactly) {
+  std::array<std::int64_t, kMaxRank> read;
+  read.fill(1);  // of an axis with index 0
+  for (const auto& [axis, extent] : {std::pair{tensor.batch, problem.batch}, std::pair{tensor.head, problem.heads_q},
+                                     std::pair{tensor.q, problem.seqlen_q}, std::pair{tensor.k, problem.seqlen_k}}) {
+    if (axis >= 0) read[static_cast<std::size_t>(axis)] = extent;
+  }
+  const auto fits = [&](std::int64_t extent, std::int64_t wanted) {
+    return exactly ? extent == wanted : extent >= wanted;
+  };
+  return std::equal(capture.shape.begin(), capture.shape.begin() + tensor.rank, read.begin(), fits);
 }
 
 }  // namespace strobe

@@ -2,8 +2,11 @@
 // Texts that say what an option says, too.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "call/problem.h"
-#include "call/score_terms.h"
+#include "expression/score_terms.h"
 
 namespace strobe {
 
@@ -17,6 +20,30 @@ AttentionProblem with_built_in_options(AttentionProblem problem);
 AttentionProblem with_implied_options(AttentionProblem problem);
 
 /// Of a problem before that: the captures that it makes a bias and slopes, none where the score stays a text.
-ScoreTerms captured_options(const AttentionProblem& problem);
+expression::ScoreTerms captured_options(const AttentionProblem& problem);
+
+/// The capture's elements that a call reads, as the option has them: [batch or 1, heads_q or 1, seqlen_q, seqlen_k] of
+/// a bias, [heads_q] or [batch, heads_q] of slopes.
+template <class View>
+View option_view(const expression::CapturedTensor& tensor, const AttentionProblem& problem, const View& capture) {
+  View view = capture;
+  view.rank = 0;
+  view.shape = view.strides = {};
+  const auto add = [&](int axis, std::int64_t extent) {
+    const auto to = static_cast<std::size_t>(view.rank++);
+    view.shape[to] = axis < 0 ? 1 : extent;
+    view.strides[to] = axis < 0 ? 0 : capture.strides[static_cast<std::size_t>(axis)];
+  };
+  const bool is_bias = tensor.k >= 0;
+  if (is_bias || tensor.batch >= 0) add(tensor.batch, problem.batch);
+  add(tensor.head, problem.heads_q);
+  if (is_bias) add(tensor.q, problem.seqlen_q);
+  if (is_bias) add(tensor.k, problem.seqlen_k);
+  return view;
+}
+
+/// Whether the capture has all elements that option_view() has, and, where `exactly`, no other.
+bool covers(const expression::CapturedTensor& tensor, const AttentionProblem& problem, const ConstTensorView& capture,
+            bool exactly);
 
 }  // namespace strobe

@@ -18,4 +18,11 @@ Status check_workspace(const Execution& execution, std::size_t bytes) {
   return {};
 }
 
+Execution execution_in(void* workspace, std::size_t bytes, const Execution& execution) {
+  Execution other = execution;
+  other.workspace = workspace;
+  other.workspace_bytes = bytes;
+  return other;
+}
+
 }  // namespace strobe

@@ -14,4 +14,7 @@ inline constexpr std::size_t kWorkspaceAlignment = 64;
 /// Whether execution.workspace, which is not null, serves a plan that needs `bytes`.
 Status check_workspace(const Execution& execution, std::size_t bytes);
 
+/// `execution` with another workspace.
+Execution execution_in(void* workspace, std::size_t bytes, const Execution& execution);
+
 }  // namespace strobe

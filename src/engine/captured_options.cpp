@@ -3,30 +3,25 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "call/text_options.h"
+#include "engine/wrapped_call.h"
 
 namespace strobe::engine {
 namespace {
 
-class WithCapturedOptions final : public PlannedCall {
+class WithCapturedOptions final : public WrappedCall {
  public:
-  WithCapturedOptions(const AttentionProblem& problem, const ScoreTerms& terms, std::shared_ptr<const PlannedCall> call)
-      : problem_(problem), terms_(terms), call_(std::move(call)) {}
-
-  std::size_t workspace_bytes() const override { return call_->workspace_bytes(); }
-  DType probability_dtype() const override { return call_->probability_dtype(); }
-  std::string_view kernels() const override { return call_->kernels(); }
-  std::string explain() const override { return call_->explain(); }
+  WithCapturedOptions(const AttentionProblem& problem, const expression::ScoreTerms& terms,
+                      std::shared_ptr<const PlannedCall> call)
+      : WrappedCall(std::move(call)), problem_(problem), terms_(terms) {}
 
   using PlannedCall::run;
   Status run(const ForwardArguments& given, const Execution& execution) const override {
     ForwardArguments arguments = given;
     set_options(arguments.modifiers);
-    return call_->run(arguments, execution);
+    return wrapped().run(arguments, execution);
   }
   Status run(const BackwardArguments& given, const Execution& execution) const override {
     BackwardArguments arguments = given;
@@ -36,12 +31,12 @@ class WithCapturedOptions final : public PlannedCall {
       if (gradient.given()) arguments.d_bias = option_view(terms_.bias, problem_, gradient);
     }
     arguments.d_captures = {};
-    return call_->run(arguments, execution);
+    return wrapped().run(arguments, execution);
   }
 
  private:
   void set_options(ScoreModifiers& modifiers) const {
-    const auto view_of = [&](const CapturedTensor& tensor) {
+    const auto view_of = [&](const expression::CapturedTensor& tensor) {
       return option_view(tensor, problem_, modifiers.captures[static_cast<std::size_t>(tensor.capture)]);
     };
     if (terms_.bias.given()) modifiers.bias = view_of(terms_.bias);
@@ -49,14 +44,13 @@ class WithCapturedOptions final : public PlannedCall {
   }
 
   AttentionProblem problem_;
-  ScoreTerms terms_;
-  std::shared_ptr<const PlannedCall> call_;
+  expression::ScoreTerms terms_;
 };
 
 }  // namespace
 
 PlannedCallResult with_captured_options(const AttentionProblem& problem, const PlannedCallResult& call) {
-  const ScoreTerms terms = captured_options(problem);
+  const expression::ScoreTerms terms = captured_options(problem);
   if (!call.ok() || !terms.has_captures()) return call;
   return make_planned<WithCapturedOptions>(problem, terms, *call);
 }

@@ -149,7 +149,7 @@ std::string statements(const Formula& formula, std::span<const Id> roots, const 
   std::vector<Id> kept;
   for (const auto& [id, place] : places) kept.push_back(id);
   std::string lines;
-  for (const Id id : reachable_from_kept(graph, roots, kept)) {
+  for (const Id id : reachable(graph, roots, kept)) {
     const Node& node = graph[id];
     const auto place = places.find(id);
     lines += fmt::format("  const {} x{} = {};\n", type_of(node.type), id,

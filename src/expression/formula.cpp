@@ -64,6 +64,15 @@ Pattern pattern_of(const Graph& graph, const std::vector<Scope>& scopes, const N
   return by_pair || any(Scope::query) || any(Scope::key) ? Pattern::scattered : Pattern::diagonal;
 }
 
+bool reads_positions_alone(const Graph& graph, Id root) {
+  constexpr Variables kPositions = bit(Variable::q) | bit(Variable::k) | bit(Variable::q_len) | bit(Variable::k_len);
+  return std::ranges::all_of(reachable(graph, std::array{root}), [&](Id id) {
+    const Node& node = graph[id];
+    if (node.op == Op::variable) return (bit(static_cast<Variable>(node.which)) & kPositions) != 0;
+    return node.op != Op::load;
+  });
+}
+
 }  // namespace
 
 std::string_view name_of(Pattern pattern) {
@@ -156,6 +165,10 @@ Result<std::shared_ptr<const Formula>> Formula::parse(std::string_view score, st
                               formula->reads_.size(), kMostReads));
   }
   formula->keep_values();
+  if (formula->has_score()) formula->score_terms_ = expression::score_terms(formula->graph_, formula->score());
+  if (formula->has_mask()) {
+    formula->mask_is_of_positions_ = reads_positions_alone(formula->graph_, formula->mask());
+  }
   formula->hash_ = formula->hash_of_all();
   formula->score_text_ = score;
   formula->mask_text_ = mask;

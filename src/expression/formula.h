@@ -15,6 +15,7 @@
 #include "expression/graph.h"
 #include "expression/parser.h"
 #include "expression/scopes.h"
+#include "expression/score_terms.h"
 #include "strobe/status.h"
 
 namespace strobe::expression {
@@ -66,6 +67,9 @@ class Formula {
   Id slope() const { return slope_; }   // of the new score by the score
   const std::vector<Read>& reads() const { return reads_; }
 
+  /// The score as a sum of what options say; none where it says anything else, or there is none.
+  const std::optional<ScoreTerms>& score_terms() const { return score_terms_; }
+
   /// As written, for the reference.
   const Graph& written() const { return written_; }
   Id written_score() const { return *written_score_; }
@@ -77,9 +81,10 @@ class Formula {
     return parts.score && parts.mask ? kept_ : parts.mask ? kept_of_mask_ : kept_of_score_;
   }
 
-  /// Which variables score and mask depend on.
-  Variables score_variables() const { return score_ ? dependencies(graph_)[*score_] : 0U; }
+  /// Which variables the mask depends on.
   Variables mask_variables() const { return mask_ ? dependencies(graph_)[*mask_] : 0U; }
+  /// Whether there is a mask that reads positions and lengths alone, which all heads and sequences have in common.
+  bool mask_is_of_positions() const { return mask_is_of_positions_; }
 
   /// As they were given; empty where there is none.
   const std::string& score_text() const { return score_text_; }
@@ -106,6 +111,8 @@ class Formula {
   std::optional<Id> score_, mask_, written_score_, written_mask_;
   Id slope_ = 0;
   std::vector<Read> reads_;
+  std::optional<ScoreTerms> score_terms_;
+  bool mask_is_of_positions_ = false;
   KeptValues kept_, kept_of_score_, kept_of_mask_;
   std::string score_text_, mask_text_, text_;
   std::uint64_t hash_ = 0;

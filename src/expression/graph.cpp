@@ -91,11 +91,11 @@ Id Graph::select(Id condition, Id yes, Id no) {
   return simplified_ ? Simplify(*this).select(node) : insert(node);
 }
 
-std::vector<Id> reachable(const Graph& graph, std::span<const Id> roots) {
+std::vector<Id> reachable(const Graph& graph, std::span<const Id> roots, std::span<const Id> kept) {
   std::vector<bool> needed(graph.size(), false);
   for (const Id root : roots) needed[root] = true;
   for (std::size_t id = graph.size(); id-- > 0;) {
-    if (!needed[id]) continue;
+    if (!needed[id] || std::ranges::find(kept, static_cast<Id>(id)) != kept.end()) continue;
     for (const Id child : graph[static_cast<Id>(id)].inputs()) needed[child] = true;
   }
   std::vector<Id> ids;

@@ -115,8 +115,9 @@ Type result_type(Op op, Type operand);
 /// Whether a + b is b + a.
 bool is_commutative(Op op);
 
-/// The nodes that `roots` need, in the order of the graph: children first.
-std::vector<Id> reachable(const Graph& graph, std::span<const Id> roots);
+/// The nodes that `roots` need, in the order of the graph: children first. What `kept` need is not among them, as those
+/// are there.
+std::vector<Id> reachable(const Graph& graph, std::span<const Id> roots, std::span<const Id> kept = {});
 
 /// Which variables a node depends on, a bit for each; captures count by their indices.
 using Variables = std::uint32_t;

@@ -140,22 +140,8 @@ std::vector<Scope> scopes_of(const Graph& graph) {
 
 KeptValues kept_values(const Graph& graph, std::span<const Id> roots) { return Choice(graph, roots).kept(); }
 
-std::vector<Id> reachable_from_kept(const Graph& graph, std::span<const Id> roots, std::span<const Id> kept) {
-  std::vector<bool> needed(graph.size(), false);
-  for (const Id root : roots) needed[root] = true;
-  for (std::size_t id = graph.size(); id-- > 0;) {
-    if (!needed[id] || std::ranges::find(kept, static_cast<Id>(id)) != kept.end()) continue;
-    for (const Id child : graph[static_cast<Id>(id)].inputs()) needed[child] = true;
-  }
-  std::vector<Id> ids;
-  for (std::size_t id = 0; id < graph.size(); ++id) {
-    if (needed[id]) ids.push_back(static_cast<Id>(id));
-  }
-  return ids;
-}
-
 int cost_of_pair(const Graph& graph, std::span<const Id> roots, std::span<const Id> kept) {
-  const std::vector<Id> ids = reachable_from_kept(graph, roots, kept);
+  const std::vector<Id> ids = reachable(graph, roots, kept);
   return std::accumulate(ids.begin(), ids.end(), 0, [&](int sum, Id id) {
     return sum + (std::ranges::find(kept, id) != kept.end() ? 0 : cost_of(graph[id]));
   });

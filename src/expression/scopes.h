@@ -35,9 +35,6 @@ inline constexpr std::size_t kMostDiagonalValues = 2;
 /// kernels keep, the costliest.
 KeptValues kept_values(const Graph& graph, std::span<const Id> roots);
 
-/// The nodes that `roots` need if `kept` are there, which are among them: children first.
-std::vector<Id> reachable_from_kept(const Graph& graph, std::span<const Id> roots, std::span<const Id> kept);
-
 /// Instructions for one pair, about, where `kept` are there; loads count as many.
 int cost_of_pair(const Graph& graph, std::span<const Id> roots, std::span<const Id> kept);
 

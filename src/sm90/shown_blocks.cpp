@@ -15,7 +15,7 @@ namespace strobe::sm90 {
 bool walks_by_text(const ScoreRule& rule) { return hides_by_text(rule) && rule.block_mask != 0; }
 
 bool knows_shown_blocks(const AttentionProblem& problem, const forward::Config& config) {
-  return walks_by_text(config.rule) && !config.rule.varlen && gpu::known_text_mask(problem) != nullptr;
+  return walks_by_text(config.rule) && !config.rule.varlen && gpu::knows_text_mask(problem);
 }
 
 std::vector<double> shown_blocks(const AttentionProblem& problem, const forward::Config& config) {

@@ -16,8 +16,8 @@ bool walks_by_text(const ScoreRule& rule);
 /// common.
 bool knows_shown_blocks(const AttentionProblem& problem, const forward::Config& config);
 
-/// Of each tile of a head. Of long sequences several neighbouring blocks are looked at together: then all of them count
-/// where one is seen.
+/// Of each tile of a head, where the host knows them. Of long sequences several neighbouring blocks are looked at
+/// together: then all of them count where one is seen.
 std::vector<double> shown_blocks(const AttentionProblem& problem, const forward::Config& config);
 
 }  // namespace strobe::sm90

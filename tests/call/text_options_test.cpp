@@ -106,7 +106,7 @@ class Call {
     change(*problem);
     const AttentionProblem planned = with_built_in_options(*problem);
     // What a run looks for in the captures is what the plan has.
-    const ScoreTerms terms = captured_options(*problem);
+    const expression::ScoreTerms terms = captured_options(*problem);
     EXPECT_EQ(terms.bias.given(), planned.modifiers.has_bias && !problem->modifiers.has_bias);
     EXPECT_EQ(terms.slopes.given(), planned.modifiers.has_alibi && !problem->modifiers.has_alibi);
     return planned;

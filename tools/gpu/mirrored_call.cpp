@@ -44,12 +44,28 @@ Status MirroredCall<Arguments>::mirror(TensorView& view, const runtime::CudaDevi
 }
 
 template <class Arguments>
+template <class View>
+Status MirroredCall<Arguments>::mirror(std::span<const View>& list, std::vector<View>& copies,
+                                       const runtime::CudaDevice& device) {
+  copies.assign(list.begin(), list.end());
+  for (View& view : copies) {
+    if (Status status = mirror(view, device); !status.ok()) return status;
+  }
+  list = copies;
+  return {};
+}
+
+template <class Arguments>
 Result<MirroredCall<Arguments>> MirroredCall<Arguments>::make(const Arguments& host,
                                                               const runtime::CudaDevice& device) {
   MirroredCall mirrored;
   mirrored.arguments_ = host;
   Status status = check_each_tensor(mirrored.arguments_,
                                     [&](const CallTensor&, auto& view) { return mirrored.mirror(view, device); });
+  if (status.ok()) status = mirrored.mirror(mirrored.arguments_.modifiers.captures, mirrored.captures_, device);
+  if constexpr (requires { mirrored.arguments_.d_captures; }) {
+    if (status.ok()) status = mirrored.mirror(mirrored.arguments_.d_captures, mirrored.d_captures_, device);
+  }
   if (!status.ok()) return status;
   return mirrored;
 }

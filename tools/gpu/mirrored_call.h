@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "gpu/device_memory.h"
@@ -34,7 +35,13 @@ class MirroredCall {
   Status mirror(ConstTensorView& view, const runtime::CudaDevice& device);
   Status mirror(TensorView& view, const runtime::CudaDevice& device);
 
+  /// `copies` of a call's list of tensors, and the list of them.
+  template <class View>
+  Status mirror(std::span<const View>& list, std::vector<View>& copies, const runtime::CudaDevice& device);
+
   Arguments arguments_;
+  std::vector<ConstTensorView> captures_;
+  std::vector<TensorView> d_captures_;
   std::vector<Copy> copies_;
 };
 

@@ -2,6 +2,7 @@
 // The tensors of one attention call, owned; and ways to fill them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "io/host_tensor.h"
 #include "modifiers.h"
 #include "strobe/attention.h"
+#include "strobe/plan.h"
 
 namespace strobe::program {
 
@@ -35,11 +37,22 @@ struct AttentionTensors {
   BackwardArguments backward();
 };
 
-/// The same call with every tensor said to be on `device`: for planning, which reads no data.
+/// A plan of the same call with every tensor said to be on `device`: planning reads no data.
 template <class Arguments>
-Arguments placed(Arguments arguments, const Device& device) {
-  for_each_tensor(arguments, [&device](const CallTensor&, auto& view) { view.device = device; });
-  return arguments;
+Result<Plan> plan_on(const Device& device, Arguments arguments, const AttentionOptions& options,
+                     const Execution& execution) {
+  const auto place = [&device](auto& view) { view.device = device; };
+  for_each_tensor(arguments, [&place](const CallTensor&, auto& view) { place(view); });
+  const auto place_all = [&place](auto& list, auto& views) {
+    views.assign(list.begin(), list.end());
+    std::ranges::for_each(views, place);
+    list = views;
+  };
+  std::vector<ConstTensorView> captures;
+  std::vector<TensorView> d_captures;
+  place_all(arguments.modifiers.captures, captures);
+  if constexpr (requires { arguments.d_captures; }) place_all(arguments.d_captures, d_captures);
+  return make_plan(arguments, options, execution);
 }
 
 /// Arguments for planning, from shapes alone; `modifiers` lend theirs.

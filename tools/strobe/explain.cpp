@@ -54,12 +54,12 @@ Result<Plan> planned(const ExplainFlags& flags, const Modifiers& modifiers) {
       backward.dqv.shape = backward.o.shape;
       backward.dqv.strides = backward.o.strides;
     }
-    return make_plan(placed(backward, device), options, execution);
+    return plan_on(device, backward, options, execution);
   }
   ForwardArguments forward = planned_forward(shape, dtype, modifiers, options.normalize);
   if (flags.qv) forward.qv = forward.o;
   if (flags.options.max_logits) forward.max_logits = tensor(static_cast<float*>(nullptr), {shape.batch, shape.heads_q});
-  return make_plan(placed(forward, device), options, execution);
+  return plan_on(device, forward, options, execution);
 }
 
 nlohmann::ordered_json json_of(const ExplainFlags& flags, const Plan& plan) {

@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 std::string availability(Engine engine, DeviceType device) {
   const ForwardArguments arguments =
       planned_forward({.seqlen_q = 128, .seqlen_k = 128, .head_dim = 64, .head_dim_v = 64}, DType::float16);
-  const Result<Plan> plan = make_plan(placed(arguments, {device, 0}), {}, {.engine = engine});
+  const Result<Plan> plan = plan_on({device, 0}, arguments, {}, {.engine = engine});
   return plan.ok() ? "available" : "not available: " + plan.status().message();
 }
 

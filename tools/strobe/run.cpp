@@ -231,10 +231,9 @@ ExitCode run(const RunFlags& flags) {
   const bool backward_too = !flags.d_o.empty();
   const Execution execution = flags.execution.execution();
   const Device device = flags.execution.tensor_device();
-  const Result<Plan> forward = make_plan(placed(tensors.forward(), device), options, execution);
+  const Result<Plan> forward = plan_on(device, tensors.forward(), options, execution);
   if (!forward.ok()) return report(forward.status());
-  const Result<Plan> backward =
-      backward_too ? make_plan(placed(tensors.backward(), device), options, execution) : forward;
+  const Result<Plan> backward = backward_too ? plan_on(device, tensors.backward(), options, execution) : forward;
   if (!backward.ok()) return report(backward.status());
   if (Status status = check_directory(flags.out, tensors, backward_too); !status.ok()) return report(status);
 

@@ -147,7 +147,7 @@ class Verification {
   void step() { progress_.update(++steps_done_); }
 
   Status add_forward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
-    const Result<Plan> plan = make_plan(placed(ours.forward(), device_), options_, execution_);
+    const Result<Plan> plan = plan_on(device_, ours.forward(), options_, execution_);
     if (!plan.ok()) return plan.status();
     if (Status status = run_on(device_, *plan, ours.forward()).status(); !status.ok()) return status;
     step();
@@ -168,7 +168,7 @@ class Verification {
   }
 
   Status add_backward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
-    const Result<Plan> plan = make_plan(placed(ours.backward(), device_), options_, execution_);
+    const Result<Plan> plan = plan_on(device_, ours.backward(), options_, execution_);
     if (!plan.ok()) return plan.status();
     if (Status status = run_on(device_, *plan, ours.backward()).status(); !status.ok()) return status;
     step();
@@ -249,8 +249,8 @@ Result<Plan> planned(const VerifyFlags& flags, DType dtype, const Modifiers& mod
   const Execution execution = flags.execution.execution();
   const Device device = flags.execution.tensor_device();
   if (flags.pass == "forward")
-    return make_plan(placed(planned_forward(shape, dtype, modifiers, options.normalize), device), options, execution);
-  return make_plan(placed(planned_backward(shape, dtype, modifiers, options.normalize), device), options, execution);
+    return plan_on(device, planned_forward(shape, dtype, modifiers, options.normalize), options, execution);
+  return plan_on(device, planned_backward(shape, dtype, modifiers, options.normalize), options, execution);
 }
 
 ExitCode verify_floats(const VerifyFlags& flags) {

@@ -16,30 +16,28 @@ namespace {
 
 bool bit(std::uint64_t word, int index) { return ((word >> index) & 1U) != 0; }
 
+struct Registers {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// Zeros where the processor has no such leaf.
 // Intel's Software Developer's Manual, volume 2, CPUID; volume 1, chapters 13 and 18.
-bool has_dot_products() {
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && bit(eax, 5);  // AVX512_BF16
+Registers cpuid(unsigned leaf, unsigned subleaf) {
+  Registers r;
+  return __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx) != 0 ? r : Registers{};
 }
 
+bool has_dot_products() { return bit(cpuid(7, 1).eax, 5); }  // AVX512_BF16
+
 bool has_tiles() {
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  const unsigned edx = cpuid(7, 0).edx;
   return bit(edx, 22) && bit(edx, 24);  // AMX-BF16, AMX-TILE
 }
 
 bool system_saves_tiles() {
+  if (!bit(cpuid(1, 0).ecx, 27)) return false;  // OSXSAVE: xgetbv exists
   unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
   unsigned edx = 0;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || !bit(ecx, 27)) return false;  // OSXSAVE: xgetbv exists
   asm volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
   return bit(eax, 17) && bit(eax, 18);  // XTILECFG, XTILEDATA
 }

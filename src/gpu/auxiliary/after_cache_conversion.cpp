@@ -11,6 +11,8 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
+#include "call/workspace.h"
+#include "engine/wrapped_call.h"
 #include "gpu/auxiliary/convert_cache_variant.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/shared_or_any.h"
@@ -63,22 +65,20 @@ auxiliary::ConvertedTensor tensor_of(const RowsView& from, const ConstTensorView
           .by_head_pieces = Divisor::of(pieces)};
 }
 
-class AfterCacheConversion final : public engine::PlannedCall {
+class AfterCacheConversion final : public engine::WrappedCall {
  public:
   AfterCacheConversion(const AttentionProblem& problem, const runtime::CudaDevice& device,
                        const runtime::Kernel& kernel, std::shared_ptr<const engine::PlannedCall> call)
-      : problem_(problem),
+      : WrappedCall(std::move(call)),
+        problem_(problem),
         device_(device),
         kernel_(kernel),
-        call_(std::move(call)),
         values_(converted_bytes(problem, problem.head_dim).value<std::size_t>()),
         own_(values_ + converted_bytes(problem, problem.head_dim_v).value<std::size_t>()) {}
 
-  std::size_t workspace_bytes() const override { return own_ + call_->workspace_bytes(); }
-  DType probability_dtype() const override { return call_->probability_dtype(); }
-  std::string_view kernels() const override { return call_->kernels(); }
+  std::size_t workspace_bytes() const override { return own_ + wrapped().workspace_bytes(); }
   std::string explain() const override {
-    return call_->explain() +
+    return wrapped().explain() +
            fmt::format("stored K, V   {}; converted to {} first, once for all query rows, {} bytes\n",
                        strobe::name_of(problem_.stored.dtype), strobe::name_of(problem_.dtype), own_);
   }
@@ -102,10 +102,7 @@ class AfterCacheConversion final : public engine::PlannedCall {
       arguments.sequences.cache_batch_idx = {};
       Status status = convert(given, arguments, context.current(), stream);
       if (!status.ok()) return status;
-      Execution inner = execution;
-      inner.workspace = workspace + own_;
-      inner.workspace_bytes = bytes - own_;
-      return call_->run(arguments, inner);
+      return wrapped().run(arguments, execution_in(workspace + own_, bytes - own_, execution));
     });
   }
 
@@ -133,7 +130,6 @@ class AfterCacheConversion final : public engine::PlannedCall {
   AttentionProblem problem_;
   const runtime::CudaDevice& device_;
   runtime::Kernel kernel_;
-  std::shared_ptr<const engine::PlannedCall> call_;
   std::size_t values_;  // where V lies in the workspace
   std::size_t own_;     // what K and V take of it
 };

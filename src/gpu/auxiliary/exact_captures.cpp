@@ -13,6 +13,7 @@
 #include "call/checked.h"
 #include "call/limits.h"
 #include "call/workspace.h"
+#include "engine/wrapped_call.h"
 #include "expression/formula.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
@@ -64,23 +65,21 @@ TensorView sums_of(const TensorView& gradient, std::byte* sums) {
   return view;
 }
 
-class WithExactCaptures final : public engine::PlannedCall {
+class WithExactCaptures final : public engine::WrappedCall {
  public:
   WithExactCaptures(const AttentionProblem& problem, const runtime::CudaDevice& device, const runtime::Kernel& kernel,
                     std::shared_ptr<const engine::PlannedCall> call)
-      : device_(device),
+      : WrappedCall(std::move(call)),
+        device_(device),
         kernel_(kernel),
-        call_(std::move(call)),
         sum_bytes_(sum_bytes(problem).value<std::size_t>()),
-        offset_(round_up(Checked(static_cast<std::int64_t>(call_->workspace_bytes())), kWorkspaceAlignment)
+        offset_(round_up(Checked(static_cast<std::int64_t>(wrapped().workspace_bytes())), kWorkspaceAlignment)
                     .value<std::size_t>()),
         pool_(device, workspace_bytes()) {}
 
   std::size_t workspace_bytes() const override { return offset_ + sum_bytes_; }
-  DType probability_dtype() const override { return call_->probability_dtype(); }
-  std::string_view kernels() const override { return call_->kernels(); }
   std::string explain() const override {
-    return call_->explain() +
+    return wrapped().explain() +
            fmt::format("d_captures    exact sums, the same bits every time: {} bytes an element, {} in all\n",
                        kExactSumBytes, sum_bytes_);
   }
@@ -101,10 +100,7 @@ class WithExactCaptures final : public engine::PlannedCall {
       if (!status.ok()) return status;
       BackwardArguments arguments = given;
       arguments.d_captures = sums;
-      Execution inner = execution;
-      inner.workspace = workspace;
-      inner.workspace_bytes = offset_;
-      status = call_->run(arguments, inner);
+      status = wrapped().run(arguments, execution_in(workspace, offset_, execution));
       for (std::size_t i = 0; i < sums.size() && status.ok(); ++i) {
         if (sums[i].given()) status = round(sums[i], given.d_captures, i, context.current(), stream);
       }
@@ -133,7 +129,6 @@ class WithExactCaptures final : public engine::PlannedCall {
 
   const runtime::CudaDevice& device_;
   runtime::Kernel kernel_;
-  std::shared_ptr<const engine::PlannedCall> call_;
   std::size_t sum_bytes_;
   std::size_t offset_;  // of the sums in the workspace
   mutable runtime::WorkspacePool pool_;

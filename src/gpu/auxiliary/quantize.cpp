@@ -17,6 +17,7 @@
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/shared_pool.h"
 #include "gpu/params/element.h"
+#include "gpu/plan/append_part.h"
 #include "gpu/variant/architecture.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
@@ -232,12 +233,7 @@ class Quantisation {
   Checked mean_jobs() const { return key_heads() * keys_.mean_chunks(); }
 
   void place_workspace() {
-    const auto take = [&](Checked count, std::size_t size) {
-      const std::size_t at = workspace_.end;
-      constexpr std::int64_t kAlignment = 256;
-      workspace_.end = (at + round_up(count * size, kAlignment)).value<std::size_t>();
-      return at;
-    };
+    const auto take = [&](Checked count, std::size_t size) { return append_part(workspace_.end, count * size); };
     if (options_.center_k) {
       workspace_.sums = take(keys_.mean_blocks() * config_.head_dim, sizeof(double));
       workspace_.counts = take(keys_.mean_blocks(), sizeof(int));

@@ -12,6 +12,7 @@
 #include "call/checked.h"
 #include "call/heads.h"
 #include "call/workspace.h"
+#include "engine/wrapped_call.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
 #include "gpu/params/captures.h"
@@ -44,16 +45,16 @@ TextBlocksConfig config_of(const AttentionProblem& problem) {
   return config;
 }
 
-class AfterTextBlocks final : public engine::PlannedCall {
+class AfterTextBlocks final : public engine::WrappedCall {
  public:
   AfterTextBlocks(const AttentionProblem& problem, const runtime::CudaDevice& device, const runtime::Kernel& kernel,
                   std::shared_ptr<const engine::PlannedCall> call)
-      : problem_(problem),
+      : WrappedCall(std::move(call)),
+        problem_(problem),
         shape_(problem),
         device_(device),
         kernel_(kernel),
-        call_(std::move(call)),
-        offset_(round_up(Checked(static_cast<std::int64_t>(call_->workspace_bytes())), kWorkspaceAlignment)
+        offset_(round_up(Checked(static_cast<std::int64_t>(wrapped().workspace_bytes())), kWorkspaceAlignment)
                     .value<std::size_t>()),
         pool_(device, workspace_bytes()) {}
 
@@ -62,11 +63,9 @@ class AfterTextBlocks final : public engine::PlannedCall {
     if (!problem_.expression.mask_is_bits) return offset_ + static_cast<std::size_t>(blocks);
     return offset_ + (shape_.bits_bytes() + block_bits_offset(blocks)).value<std::size_t>();
   }
-  DType probability_dtype() const override { return call_->probability_dtype(); }
-  std::string_view kernels() const override { return call_->kernels(); }
   std::string explain() const override {
     const std::string_view pairs = problem_.expression.mask_is_bits ? ", pairs as bits" : "";
-    return call_->explain() +
+    return wrapped().explain() +
            fmt::format("mask          a text, over blocks of {0} x {0} first: {1} x {2} x {3} x {4}{5}\n",
                        problem_.modifiers.block_size, shape_.batches, shape_.heads, shape_.q_blocks, shape_.k_blocks,
                        pairs);
@@ -103,10 +102,7 @@ class AfterTextBlocks final : public engine::PlannedCall {
       arguments.modifiers.block_size = problem_.modifiers.block_size;
       Status status = find_blocks(given, workspace + offset_, context.current(), stream);
       if (!status.ok()) return status;
-      Execution inner = execution;
-      inner.workspace = workspace;
-      inner.workspace_bytes = offset_;
-      return call_->run(arguments, inner);
+      return wrapped().run(arguments, execution_in(workspace, offset_, execution));
     });
   }
 
@@ -145,7 +141,6 @@ class AfterTextBlocks final : public engine::PlannedCall {
   TextBlocksShape shape_;
   const runtime::CudaDevice& device_;
   runtime::Kernel kernel_;
-  std::shared_ptr<const engine::PlannedCall> call_;
   std::size_t offset_;  // of the blocks in the workspace
   mutable runtime::WorkspacePool pool_;
 };

@@ -5,22 +5,20 @@
 #include <memory>
 #include <utility>
 
+#include "engine/wrapped_call.h"
 #include "gpu/params/rows.h"
 
 namespace strobe::gpu {
 namespace {
 
-class AlignedOrAnyCall final : public engine::PlannedCall {
+class AlignedOrAnyCall final : public engine::WrappedCall {
  public:
   using Part = std::shared_ptr<const engine::PlannedCall>;
-  AlignedOrAnyCall(Part aligned, Part any) : aligned_(std::move(aligned)), any_(std::move(any)) {}
+  AlignedOrAnyCall(Part aligned, Part any) : WrappedCall(std::move(aligned)), any_(std::move(any)) {}
 
   std::size_t workspace_bytes() const override {
-    return std::max(aligned_->workspace_bytes(), any_->workspace_bytes());
+    return std::max(wrapped().workspace_bytes(), any_->workspace_bytes());
   }
-  DType probability_dtype() const override { return aligned_->probability_dtype(); }
-  std::string_view kernels() const override { return aligned_->kernels(); }
-  std::string explain() const override { return aligned_->explain(); }
 
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
     return part(arguments.modifiers.bias).run(arguments, execution);
@@ -31,10 +29,10 @@ class AlignedOrAnyCall final : public engine::PlannedCall {
 
  private:
   const engine::PlannedCall& part(const ConstTensorView& bias) const {
-    return bias_is_aligned(bias) ? *aligned_ : *any_;
+    return bias_is_aligned(bias) ? wrapped() : *any_;
   }
 
-  Part aligned_, any_;
+  Part any_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/wrapped_call.h"
 #include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
@@ -35,27 +36,25 @@ struct Condition {
   bool (*holds)(const ForwardArguments& arguments);
 };
 
-class OneOfTwoCalls final : public engine::PlannedCall {
+class OneOfTwoCalls final : public engine::WrappedCall {
  public:
   using Part = std::shared_ptr<const engine::PlannedCall>;
   OneOfTwoCalls(Part special, Part any, Condition condition)
-      : special_(std::move(special)), any_(std::move(any)), condition_(condition) {}
+      : WrappedCall(std::move(any)), special_(std::move(special)), condition_(condition) {}
 
   std::size_t workspace_bytes() const override {
-    return std::max(special_->workspace_bytes(), any_->workspace_bytes());
+    return std::max(special_->workspace_bytes(), wrapped().workspace_bytes());
   }
-  DType probability_dtype() const override { return any_->probability_dtype(); }
-  std::string_view kernels() const override { return any_->kernels(); }
   std::string explain() const override {
-    return any_->explain() + std::string(condition_.text) + "\n" + special_->explain();
+    return wrapped().explain() + std::string(condition_.text) + "\n" + special_->explain();
   }
 
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
-    return (condition_.holds(arguments) ? *special_ : *any_).run(arguments, execution);
+    return (condition_.holds(arguments) ? *special_ : wrapped()).run(arguments, execution);
   }
 
  private:
-  Part special_, any_;
+  Part special_;
   Condition condition_;
 };
 
@@ -83,26 +82,18 @@ bool rows_may_stay(const ForwardArguments& arguments) {
   return latent_rows_are_stored(arguments) && has_whole_pieces(arguments.k);
 }
 
-class RowsAlone final : public engine::PlannedCall {
+class RowsAlone final : public engine::WrappedCall {
  public:
-  explicit RowsAlone(std::shared_ptr<const engine::PlannedCall> rows) : rows_(std::move(rows)) {}
-
-  std::size_t workspace_bytes() const override { return rows_->workspace_bytes(); }
-  DType probability_dtype() const override { return rows_->probability_dtype(); }
-  std::string_view kernels() const override { return rows_->kernels(); }
-  std::string explain() const override { return rows_->explain(); }
+  explicit RowsAlone(std::shared_ptr<const engine::PlannedCall> rows) : WrappedCall(std::move(rows)) {}
 
   using PlannedCall::run;
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
-    if (rows_may_stay(arguments)) return rows_->run(arguments, execution);
+    if (rows_may_stay(arguments)) return wrapped().run(arguments, execution);
     return unsupported(
         "k and v are {} and too large to be converted first: the gpu engine takes v as a view of k, with k's scales "
         "and rows at multiples of 8 bytes; the cpu engine takes any",
         name_of(arguments.k.dtype));
   }
-
- private:
-  std::shared_ptr<const engine::PlannedCall> rows_;
 };
 
 }  // namespace

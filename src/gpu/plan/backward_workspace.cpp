@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/plan/backward_workspace.h"
 
-#include "call/arithmetic.h"
 #include "call/workspace.h"
+#include "gpu/plan/append_part.h"
 #include "gpu/plan/backward_plan.h"
 
 namespace strobe::gpu {
 
-std::size_t BackwardWorkspace::take(Checked bytes) {
-  const std::size_t offset = total_bytes;
-  total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
-  return offset;
-}
+std::size_t BackwardWorkspace::take(Checked bytes) { return append_part(total_bytes, bytes, kWorkspaceAlignment); }
 
 Checked BackwardWorkspace::take_rows(const AttentionProblem& problem, const BackwardParams& params, int block_m) {
   const Checked row_bytes = 4 * Checked(params.heads) * params.query_blocks * block_m;

@@ -8,6 +8,7 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/visible_keys.h"
+#include "gpu/plan/append_part.h"
 #include "gpu/plan/choice.h"
 #include "gpu/plan/supported.h"
 
@@ -133,10 +134,7 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
   // At least one, as kernels divide by it: packed rows may all be behind the last sequence.
   plan.slot_rows = static_cast<int>(std::clamp<std::int64_t>(kernel.rows, 1, kernel.block_m));
   const auto take = [&](std::int64_t count, std::size_t size) {
-    constexpr std::int64_t kAlignment = 256;
-    const std::size_t at = plan.total_bytes;
-    plan.total_bytes = (at + round_up(Checked(count) * size, kAlignment)).value<std::size_t>();
-    return at;
+    return append_part(plan.total_bytes, Checked(count) * size);
   };
   const bool segments = kernel.segments > 0;
   const Checked slots = segments ? Checked(tiles) * kernel.segments : Checked(2) * workers;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/plan/text_mask.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <vector>
@@ -15,14 +14,11 @@ using expression::Id;
 using expression::Range;
 using expression::Variable;
 
+bool knows_text_mask(const AttentionProblem& problem) { return problem.expression.formula->mask_is_of_positions(); }
+
 MayShow known_text_mask(const AttentionProblem& problem) {
-  constexpr expression::Variables kKnown =
-      bit(Variable::q) | bit(Variable::k) | bit(Variable::q_len) | bit(Variable::k_len);
   const auto formula = problem.expression.formula;
-  if (formula == nullptr) return {};
   const std::vector<Id> nodes = expression::reachable(formula->graph(), std::array{formula->mask()});
-  const auto reads_capture = [&](Id id) { return formula->graph()[id].op == expression::Op::load; };
-  if ((formula->mask_variables() & ~kKnown) != 0 || std::ranges::any_of(nodes, reads_capture)) return {};
   return [formula, nodes, q_len = problem.seqlen_q, k_len = problem.seqlen_k](const Range& queries, const Range& keys) {
     expression::TileRanges tile;
     const auto set = [&](Variable variable, const Range& range) {

@@ -12,7 +12,10 @@ namespace strobe::gpu {
 /// Whether one of the queries may see one of the keys.
 using MayShow = std::function<bool(const expression::Range& queries, const expression::Range& keys)>;
 
-/// Of a mask that reads positions and lengths alone, which all heads and sequences have in common; of others empty.
+/// Whether the host knows the mask: it reads positions and lengths alone, which all heads and sequences have in common.
+bool knows_text_mask(const AttentionProblem& problem);
+
+/// Such a mask.
 MayShow known_text_mask(const AttentionProblem& problem);
 
 }  // namespace strobe::gpu

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "call/checked.h"
+#include "gpu/plan/append_part.h"
 #include "gpu/sparse/listed_places.h"
 #include "kernels/auxiliary/sparse_backward/params.h"
 
@@ -68,12 +69,7 @@ std::int64_t wave_bytes(const SparseGradientLayout& layout) {
 
 /// Places what all kernels share.
 void place(SparseGradientLayout& layout) {
-  const auto take = [&](Checked bytes) {
-    constexpr std::int64_t kAlignment = 256;
-    const std::size_t at = layout.bytes;
-    layout.bytes = (Checked(at) + round_up(bytes, kAlignment)).value<std::size_t>();
-    return at;
-  };
+  const auto take = [&](Checked bytes) { return append_part(layout.bytes, bytes); };
   const Checked rows = Checked(layout.heads_q) * layout.padded_rows * kFloatBytes;
   layout.lse_log2 = take(rows);
   layout.row_max = take(rows);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "call/workspace.h"
 #include "gpu/auxiliary/merge.h"
 #include "gpu/call/find_kernel.h"
 #include "gpu/call/with_workspace.h"
@@ -172,10 +173,9 @@ class Launch {
     } else {
       forward.o = one_query_each(rows_of_queries(a().o, queries_), call_.lists);
     }
-    Execution inner = execution_;
-    inner.workspace = workspace_ + plan_.layout().forward;
-    inner.workspace_bytes = plan_.layout().bytes - plan_.layout().forward;
-    return source(index).forward->run(forward, inner);
+    const SparseLayout& layout = plan_.layout();
+    return source(index).forward->run(
+        forward, execution_in(workspace_ + layout.forward, layout.bytes - layout.forward, execution_));
   }
 
   static TensorView writable(const ConstTensorView& view) {

@@ -11,6 +11,7 @@
 #include "call/row_format.h"
 #include "gpu/call/override.h"
 #include "gpu/choose_family.h"
+#include "gpu/plan/append_part.h"
 #include "gpu/plan/supported.h"
 #include "gpu/sparse/listed_places.h"
 
@@ -150,12 +151,7 @@ Checked converted_bytes(const SparseCall& call, std::size_t source, Checked list
 /// Offsets of all that the launches of a call share.
 SparseLayout layout_of(const SparseCall& call, std::vector<PlannedSource> sources) {
   SparseLayout layout{.sources = std::move(sources)};
-  const auto take = [&](Checked bytes) {
-    constexpr std::int64_t kAlignment = 256;
-    const std::size_t at = layout.bytes;
-    layout.bytes = (Checked(at) + round_up(bytes, kAlignment)).value<std::size_t>();
-    return at;
-  };
+  const auto take = [&](Checked bytes) { return append_part(layout.bytes, bytes); };
   const auto element = static_cast<std::int64_t>(size_of(call.arguments.o.dtype));
   std::size_t most = 0;
   for (std::size_t i = 0; i < layout.sources.size(); ++i) {

@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/score_terms.h"
+#include "expression/score_terms.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
 
-#include "expression/formula.h"
 #include "expression/position_sum.h"
 
-namespace strobe {
+namespace strobe::expression {
 namespace {
-
-using expression::Graph;
-using expression::Id;
-using expression::Node;
-using expression::Op;
-using expression::PositionSum;
-using expression::Variable;
 
 /// The factor of a product with a literal, and the other factor.
 struct Product {
@@ -141,7 +133,7 @@ class Collector {
       both_sides = both_sides || node.op == Op::absolute;
       if (is_wrapped) value.id = node.children[0];
     }
-    std::optional<PositionSum> sum = expression::position_sum(graph_, value.id);
+    std::optional<PositionSum> sum = position_sum(graph_, value.id);
     if (!sum) return false;
     if (both_sides ? sum->k < 0 : value.negative) sum = sum->times(-1);
     if (both_sides && !value.negative) return false;
@@ -158,24 +150,9 @@ class Collector {
 
 }  // namespace
 
-std::optional<ScoreTerms> score_terms(const expression::Formula& formula) {
-  if (!formula.has_score()) return std::nullopt;
-  Collector collector(formula.graph());
-  return collector.take({formula.score()}) ? collector.terms() : std::nullopt;
+std::optional<ScoreTerms> score_terms(const Graph& graph, Id score) {
+  Collector collector(graph);
+  return collector.take({score}) ? collector.terms() : std::nullopt;
 }
 
-bool covers(const CapturedTensor& tensor, const AttentionProblem& problem, const ConstTensorView& capture,
-            bool exactly) {
-  std::array<std::int64_t, kMaxRank> read;
-  read.fill(1);  // of an axis with index 0
-  for (const auto& [axis, extent] : {std::pair{tensor.batch, problem.batch}, std::pair{tensor.head, problem.heads_q},
-                                     std::pair{tensor.q, problem.seqlen_q}, std::pair{tensor.k, problem.seqlen_k}}) {
-    if (axis >= 0) read[static_cast<std::size_t>(axis)] = extent;
-  }
-  const auto fits = [&](std::int64_t extent, std::int64_t wanted) {
-    return exactly ? extent == wanted : extent >= wanted;
-  };
-  return std::equal(capture.shape.begin(), capture.shape.begin() + tensor.rank, read.begin(), fits);
-}
-
-}  // namespace strobe
+}  // namespace strobe::expression
