@@ -50,6 +50,17 @@ Result<MirroredCall<Arguments>> MirroredCall<Arguments>::make(const Arguments& h
   mirrored.arguments_ = host;
   Status status = check_each_tensor(mirrored.arguments_,
                                     [&](const CallTensor&, auto& view) { return mirrored.mirror(view, device); });
+  const auto mirror_all = [&]<class View>(std::span<const View>& views, std::vector<View>& own) {
+    own.assign(views.begin(), views.end());
+    for (View& view : own) {
+      if (status.ok()) status = mirrored.mirror(view, device);
+    }
+    views = own;
+  };
+  mirror_all(mirrored.arguments_.modifiers.captures, mirrored.captures_);
+  if constexpr (requires { mirrored.arguments_.d_captures; }) {
+    mirror_all(mirrored.arguments_.d_captures, mirrored.d_captures_);
+  }
   if (!status.ok()) return status;
   return mirrored;
 }

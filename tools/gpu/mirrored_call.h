@@ -35,6 +35,8 @@ class MirroredCall {
   Status mirror(TensorView& view, const runtime::CudaDevice& device);
 
   Arguments arguments_;
+  std::vector<ConstTensorView> captures_;  // what the spans of the arguments are of
+  std::vector<TensorView> d_captures_;
   std::vector<Copy> copies_;
 };
 

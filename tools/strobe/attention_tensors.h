@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "call/tensors.h"
@@ -35,11 +36,37 @@ struct AttentionTensors {
   BackwardArguments backward();
 };
 
-/// The same call with every tensor said to be on `device`: for planning, which reads no data.
+/// A call with every tensor said to be on a device: for planning, which reads no data.
 template <class Arguments>
-Arguments placed(Arguments arguments, const Device& device) {
-  for_each_tensor(arguments, [&device](const CallTensor&, auto& view) { view.device = device; });
-  return arguments;
+class Placed {
+ public:
+  Placed(const Arguments& arguments, const Device& device) : arguments_(arguments) {
+    for_each_tensor(arguments_, [&](const CallTensor&, auto& view) { view.device = device; });
+    place(arguments_.modifiers.captures, captures_, device);
+    if constexpr (requires { arguments_.d_captures; }) place(arguments_.d_captures, d_captures_, device);
+  }
+  Placed(const Placed&) = delete;
+  Placed& operator=(const Placed&) = delete;
+
+  operator const Arguments&() const { return arguments_; }  // NOLINT(google-explicit-constructor): as make_plan() takes
+
+ private:
+  template <class View>
+  static void place(std::span<const View>& views, std::vector<View>& own, const Device& device) {
+    own.assign(views.begin(), views.end());
+    for (View& view : own) view.device = device;
+    views = own;
+  }
+
+  Arguments arguments_;
+  std::vector<ConstTensorView> captures_;
+  std::vector<TensorView> d_captures_;
+};
+
+/// The same call on `device`.
+template <class Arguments>
+Placed<Arguments> placed(const Arguments& arguments, const Device& device) {
+  return {arguments, device};
 }
 
 /// Arguments for planning, from shapes alone; `modifiers` lend theirs.
