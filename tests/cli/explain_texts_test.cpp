@@ -54,7 +54,8 @@ TEST_P(ExplainTexts, ThatOptionsSay) {
 }
 
 TEST_P(ExplainTexts, ThatAreMoreThanOptions) {
-  const std::string how = std::string(GetParam()) == "cpu" ? "evaluated in vectors" : "compiled into the kernels";
+  const std::string how =
+      std::string(GetParam()) == "cpu" ? "evaluated by vector instructions" : "compiled into the kernels";
   const TemporaryFolder folder;
   ASSERT_TRUE(io::write_npy(folder / "document.npy", io::make_tensor(DType::int32, {1024})).ok());
   const std::string text = explained({"--score", "score * 2", "--mask-text", "k <= q && document[k] == document[q]",
