@@ -299,7 +299,9 @@ TEST_P(GpuText, MasksOfDocumentsAreReplayedFromAGraph) {
   GuardedTensor& document = one.tensors.captures[1];
   for (const std::int64_t documents : {1, 2, 5}) {
     for (std::int64_t i = 0; i < 2 * kRows; ++i) {
-      document.set(i, static_cast<double>((i % kRows + 50 * (i / kRows)) * documents / kRows));
+      const std::int64_t place = i % kRows + (i < kRows ? 0 : 50);
+      const std::int64_t number = place * documents / kRows;
+      document.set(i, static_cast<double>(number));
     }
     one.copies.upload(document);
     one.poison(one.tensors.forward_outputs());
