@@ -22,7 +22,7 @@ class Formula;
 /// A tensor that texts read by its name, with an index for each dimension. @experimental
 struct CaptureType {
   std::string name{};            // letters, digits and underscores, none of the language's own names
-  DType dtype = DType::float32;  // or float16, bfloat16: reals; int32, int64: integers; uint8: booleans
+  DType dtype = DType::float32;  // or float16, bfloat16: reals; int32, int64 in 32 bits: integers; uint8: booleans
   int rank = 0;                  // from 0 to 4; of rank 0 the tensor of a call has one element in one dimension
 
   bool operator==(const CaptureType&) const = default;

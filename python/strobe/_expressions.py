@@ -35,6 +35,7 @@ class ScoreFunction:
     def __init__(
         self, score: str | None = None, mask: str | None = None, captures: Mapping[str, Tensor] | None = None
     ) -> None:
+        _refuse_functions(score=score, mask=mask)
         for name, text in (("score", score), ("mask", mask)):
             if text is not None and not isinstance(text, str):
                 raise wrong_type(name, text, "text")
@@ -54,6 +55,7 @@ class ScoreFunction:
 
 def unpack(mask: Any, options: Any) -> Any:
     """The mask that is a tensor, or None: a mask that is text, and a ScoreFunction, become the options of texts."""
+    _refuse_functions(mask=mask, score=options.get("score"), mask_text=options.get("mask_text"))
     if isinstance(mask, str):
         if options.get("mask_text") is not None:
             raise ValueError("mask is text, and mask_text is given, too: join the two by &&")
@@ -69,6 +71,14 @@ def unpack(mask: Any, options: Any) -> Any:
         captures = options.get("captures")
         options["captures"] = {**function.captures, **(captures or {})} or None
     return mask
+
+
+def _refuse_functions(**given: Any) -> None:
+    """TypeError for functions of Python in the place of texts, as FlexAttention takes them."""
+    for name, value in given.items():
+        if callable(value) and not isinstance(value, type):
+            instead = "write it as text, or call strobe.torch.flex_attention, which takes functions"
+            raise TypeError(f"{name} is a Python function: {instead}")
 
 
 def differentiable(options: Mapping[str, Any]) -> frozenset[str]:

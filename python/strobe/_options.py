@@ -65,8 +65,8 @@ class ScoreOptions(TypedDict, total=False):
     argument mask takes the same text; this option stands beside a mask that is a tensor."""
     captures: dict[str, Tensor]
     """The tensors that the texts read, by name: float32, float16, bfloat16, int32, int64, uint8 or bool, of rank 0 to
-    4, with any strides. Other shapes and contents compile nothing. Those that the score reads as real numbers have
-    gradients."""
+    4, with any strides; elements of int64 must fit 32 bits. Other shapes and contents compile nothing. Those that the
+    score reads as real numbers have gradients."""
     seed: Annotated[Word, 0]
     """With offset: which probabilities dropout takes, see dropout_mask. Each is from 0 to 2^64 - 1. With dropout one of
     the two or random_state must be given; for tensors of PyTorch alone a call without them draws a seed."""

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/device_values.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -27,7 +28,7 @@ bool is_wanted() {
   return wanted;
 }
 
-/// Copies of int32 tensors, gaps included, as views with the same strides.
+/// Copies of tensors, gaps included, as views with the same strides.
 class HostCopies {
  public:
   HostCopies(const engine::Implementation& engine, const Execution& execution)
@@ -51,9 +52,9 @@ class HostCopies {
       if (view.shape[axis] == 0) return {};
       elements = elements + Checked(view.shape[axis] - 1) * view.strides[axis];
     }
-    std::vector<std::int32_t>& copy = copies_.emplace_back(elements.value<std::size_t>());
-    Status status =
-        engine_.read_back(view.device, copy.data(), view.data, copy.size() * sizeof(std::int32_t), execution_);
+    std::vector<std::byte>& copy =
+        copies_.emplace_back((elements * static_cast<std::int64_t>(size_of(view.dtype))).value<std::size_t>());
+    Status status = engine_.read_back(view.device, copy.data(), view.data, copy.size(), execution_);
     view.data = copy.data();
     return status;
   }
@@ -61,7 +62,7 @@ class HostCopies {
  private:
   const engine::Implementation& engine_;
   const Execution& execution_;
-  std::deque<std::vector<std::int32_t>> copies_;
+  std::deque<std::vector<std::byte>> copies_;
 };
 
 /// check(copies), where it is wanted, with copies from that device.
@@ -81,6 +82,11 @@ Status check(const AttentionProblem& problem, const Arguments& arguments, const 
   return check_copies(problem.device, execution, [&](HostCopies& copies) {
     Arguments on_host = arguments;
     Status status = copies.replace_indices(on_host);
+    std::vector<ConstTensorView> captures(on_host.modifiers.captures.begin(), on_host.modifiers.captures.end());
+    for (ConstTensorView& capture : captures) {
+      if (status.ok() && capture.dtype == DType::int64) status = copies.replace(capture);
+    }
+    on_host.modifiers.captures = captures;
     return status.ok() ? check_values(problem, on_host) : status;
   });
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -70,7 +71,54 @@ Status check_gradient(const CaptureType& capture, const ConstTensorView& of, con
                        [&] { return check_distinct_elements(gradient); });
 }
 
+bool fits_32_bits(std::int64_t value) { return value == static_cast<std::int32_t>(value); }
+
+/// Calls visit(offset, indices) of every row along the last axis, axes of which all elements are one taken once, until
+/// it returns true.
+template <class Visit>
+bool any_row(const ConstTensorView& view, std::size_t axis, std::int64_t offset,
+             std::array<std::int64_t, kMaxRank>& indices, const Visit& visit) {
+  if (axis + 1 >= static_cast<std::size_t>(view.rank)) return visit(offset, indices);
+  const std::int64_t extent = view.strides[axis] == 0 ? std::min<std::int64_t>(view.shape[axis], 1) : view.shape[axis];
+  for (std::int64_t i = 0; i < extent; ++i) {
+    indices[axis] = i;
+    if (any_row(view, axis + 1, offset + i * view.strides[axis], indices, visit)) return true;
+  }
+  return false;
+}
+
+Status check_32_bits(const std::string& name, const ConstTensorView& view) {
+  const auto* const data = static_cast<const std::int64_t*>(view.data);
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  const std::int64_t count = view.shape[last];
+  const std::int64_t stride = view.strides[last];
+  std::array<std::int64_t, kMaxRank> indices{};
+  Status status;
+  any_row(view, 0, 0, indices, [&](std::int64_t offset, std::array<std::int64_t, kMaxRank>& at) {
+    int wrong = 0;
+    for (std::int64_t i = 0; i < count; ++i) wrong |= fits_32_bits(data[offset + i * stride]) ? 0 : 1;
+    if (wrong == 0) return false;
+    at[last] = 0;
+    while (fits_32_bits(data[offset + at[last] * stride])) ++at[last];
+    std::string place;
+    for (std::size_t axis = 0; axis <= last; ++axis) place += fmt::format("[{}]", at[axis]);
+    status =
+        invalid("capture `{}`{} is {}: integers of texts have 32 bits", name, place, data[offset + at[last] * stride]);
+    return true;
+  });
+  return status;
+}
+
 }  // namespace
+
+Status check_capture_values(const ScoreModifiers& given) {
+  for (std::size_t i = 0; i < given.captures.size(); ++i) {
+    if (given.captures[i].dtype != DType::int64) continue;
+    Status status = check_32_bits(given.function->captures()[i].name, given.captures[i]);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
 
 Status read_expression(const ScoreModifiers& given, AttentionProblem& problem) {
   if (given.function == nullptr) {

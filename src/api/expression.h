@@ -15,4 +15,8 @@ Status read_expression(const ScoreModifiers& given, AttentionProblem& problem);
 /// problem.expression.gradients. The expression must have been read.
 Status read_capture_gradients(const BackwardArguments& arguments, AttentionProblem& problem);
 
+/// Every element of captures of int64, which are in host memory, fits the 32 bits that integers of texts have. Captures
+/// of other types are not read, and may be anywhere.
+Status check_capture_values(const ScoreModifiers& given);
+
 }  // namespace strobe::api

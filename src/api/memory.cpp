@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of a call's memory just before it runs: pointers, overlaps, and the lengths that sequences are cut by.
+// What must hold of a call's memory just before it runs: pointers, overlaps, the lengths that sequences are cut by,
+// and the integers that texts read.
 #include <cstdint>
 #include <string_view>
 
 #include "api/cache_checks.h"
+#include "api/expression.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
 #include "api/tensor_memory.h"
@@ -130,12 +132,13 @@ Status check_memory(const AttentionProblem& problem, const BackwardArguments& a)
 Status check_memory(const AttentionProblem& problem, const JvpArguments& a) { return check(problem, a); }
 
 Status check_values(const AttentionProblem& problem, const ForwardArguments& a) {
-  Status status = check_lengths(problem, a.sequences);
-  return status.ok() ? check_cache(problem, a) : status;
+  return first_failure([&] { return check_lengths(problem, a.sequences); }, [&] { return check_cache(problem, a); },
+                       [&] { return check_capture_values(a.modifiers); });
 }
 
 Status check_values(const AttentionProblem& problem, const BackwardArguments& a) {
-  return check_lengths(problem, a.sequences);
+  Status status = check_lengths(problem, a.sequences);
+  return status.ok() ? check_capture_values(a.modifiers) : status;
 }
 
 Status check_values(const AttentionProblem& problem, const JvpArguments& a) {

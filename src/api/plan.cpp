@@ -15,6 +15,7 @@
 #include "api/record.h"
 #include "api/tensor_checks.h"
 #include "call/callers_exception.h"
+#include "call/explain_texts.h"
 #include "call/same_layout.h"
 #include "call/workspace.h"
 #include "engine/registry.h"
@@ -125,7 +126,7 @@ std::string_view Plan::kernels() const { return state_->call->kernels(); }
 
 DType Plan::probability_dtype() const { return state_->call->probability_dtype(); }
 
-std::string Plan::explain() const { return state_->call->explain(); }
+std::string Plan::explain() const { return state_->call->explain() + explain_texts(state_->problem); }
 
 Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {
   return api::guarded([&] { return run_plan(*state_, arguments, execution); });

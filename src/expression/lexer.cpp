@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "expression/names.h"
+
 namespace strobe::expression {
 namespace {
 
@@ -76,7 +78,8 @@ Result<std::vector<Token>> tokenize(const Source& source) {
       if (symbol == kSymbols.end()) {
         const bool printable = c > ' ' && c < '\x7f';
         return error_at(source, at + 1,
-                        printable ? fmt::format("unexpected `{}`", c) : std::string("a character that is not ASCII"));
+                        printable ? fmt::format("unexpected `{}`{}", c, instead_of(text.substr(at, 1)))
+                                  : std::string("a character that is not ASCII"));
       }
       end = at + symbol->size();
     }

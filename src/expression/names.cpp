@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
 namespace strobe::expression {
 namespace {
@@ -32,6 +33,24 @@ constexpr auto kFunctions = std::to_array<Function>({
 });
 
 constexpr std::array<std::string_view, 3> kMoreNames = {"pow", "true", "inf"};
+
+/// What other languages write, and what is written here.
+constexpr auto kForeign = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"and", "&&"},
+    {"&", "&&"},
+    {"or", "||"},
+    {"|", "||"},
+    {"not", "!"},
+    {"~", "!"},
+    {"=", "=="},
+    {"**", "pow(a, b)"},
+    {"if", "c ? a : b"},
+    {"where", "c ? a : b"},
+    {"True", "true"},
+    {"False", "false"},
+    {"q_idx", "q"},
+    {"kv_idx", "k"},
+});
 
 /// Insertions, deletions and substitutions from one word to another.
 std::size_t edits(std::string_view a, std::string_view b) {
@@ -108,6 +127,11 @@ std::string suggestion(std::string_view name, std::span<const std::string> known
   for (const Function& function : kFunctions) consider(function.name);
   for (const std::string_view other : kMoreNames) consider(other);
   return best.empty() ? std::string() : fmt::format("; did you mean `{}`?", best);
+}
+
+std::string instead_of(std::string_view word) {
+  const auto* const found = std::ranges::find(kForeign, word, &std::pair<std::string_view, std::string_view>::first);
+  return found == kForeign.end() ? std::string() : fmt::format(": write `{}`", found->second);
 }
 
 }  // namespace strobe::expression

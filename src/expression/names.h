@@ -33,4 +33,8 @@ std::string_view name_of(Op op);
 /// "; did you mean `slope`?" where one of `known` or the language's names is near to `name`, else nothing.
 std::string suggestion(std::string_view name, std::span<const std::string> known);
 
+/// ": write `&&`" for `and`, and so on for the words and symbols of Python and PyTorch that the language has another
+/// word for, else nothing.
+std::string instead_of(std::string_view word);
+
 }  // namespace strobe::expression

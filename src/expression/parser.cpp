@@ -26,7 +26,11 @@ struct Operator {
   Op op;
   bool swapped = false;  // a > b is b < a
   bool negated = false;  // a != b is !(a == b)
+
+  bool is_comparison() const { return op == Op::equal || op == Op::less || op == Op::less_equal; }
 };
+
+constexpr std::size_t kLongestHint = 80;  // characters that a message repeats of a text, to say what to write
 
 constexpr Operator kOr[] = {{"||", Op::logical_or}};
 constexpr Operator kAnd[] = {{"&&", Op::logical_and}};
@@ -48,7 +52,9 @@ class Parser {
     if (token().kind == TokenKind::end) fail(token(), "the text is empty");
     const Token first = token();
     const Id id = expression();
-    if (token().kind != TokenKind::end) fail(token(), fmt::format("unexpected `{}`", token().text));
+    if (token().kind != TokenKind::end) {
+      fail(token(), fmt::format("unexpected `{}`{}", token().text, instead_of(token().text)));
+    }
     if (!wants_boolean) return as_real(id, first, "the text");
     require(id, Type::boolean, first, "the text");
     return id;
@@ -69,8 +75,15 @@ class Parser {
   void expect(std::string_view symbol, std::string_view after) {
     if (take(symbol)) return;
     const bool ended = token().kind == TokenKind::end;
-    fail(token(), fmt::format("`{}` expected after {}, {}", symbol, after,
-                              ended ? std::string("but the text ends") : fmt::format("not `{}`", token().text)));
+    fail(token(), fmt::format("`{}` expected after {}, {}{}", symbol, after,
+                              ended ? std::string("but the text ends") : fmt::format("not `{}`", token().text),
+                              instead_of(token().text)));
+  }
+
+  /// What was read from `first` on, as it was written.
+  std::string_view since(const Token& first) const {
+    const Token& last = tokens_[at_ - 1];
+    return source_.text.substr(first.column - 1, last.column + last.text.size() - first.column);
   }
 
   Type type_of(Id id) const { return graph_[id].type; }
@@ -130,12 +143,28 @@ class Parser {
     if (n == std::size(kLevels)) return unary();
     const Token first = token();
     Id left = level(n + 1);
+    std::string_view compared;  // the right side of the comparison that `left` is
     while (const Operator* const found = operator_of(kLevels[n])) {
+      const Token& at = token();
+      const std::string_view before = since(first);
       ++at_;
       const Token second = token();
-      left = combined(*found, left, first, level(n + 1), second);
+      const Id right = level(n + 1);
+      if (!compared.empty()) refuse_chain(*found, at, right, fmt::format("{} && {}", before, compared), since(second));
+      left = combined(*found, left, first, right, second);
+      if (found->is_comparison()) compared = since(second);
     }
     return left;
+  }
+
+  /// C compares the truth of `a < b` with c in `a < b < c`, which nobody means. Booleans may be compared in a row by
+  /// `==` and `!=`.
+  void refuse_chain(const Operator& how, const Token& at, Id right, const std::string& before,
+                    std::string_view after) const {
+    if (how.op == Op::equal && type_of(right) == Type::boolean) return;
+    const bool simple = before.size() + after.size() <= kLongestHint;
+    fail(at, fmt::format("comparisons do not chain: write `{}`",
+                         simple ? fmt::format("{} {} {}", before, how.symbol, after) : "a <= b && b <= c"));
   }
 
   const Operator* operator_of(std::span<const Operator> operators) const {
@@ -194,8 +223,14 @@ class Parser {
       case TokenKind::real: ++at_; return real(first);
       case TokenKind::name: ++at_; return named(first);
       case TokenKind::end: fail(first, "a value expected, but the text ends");
-      default: fail(first, fmt::format("a value expected, not `{}`", first.text));
+      default: fail(first, fmt::format("a value expected, not `{}`{}", first.text, hint_at(first)));
     }
+  }
+
+  /// Of `**`, which is two tokens, and of whatever else other languages have in the place of a value.
+  std::string hint_at(const Token& found) const {
+    const bool power = found.text == "*" && at_ > 0 && tokens_[at_ - 1].text == "*";
+    return instead_of(power ? "**" : found.text);
   }
 
   Id integer(const Token& at) {
@@ -225,16 +260,28 @@ class Parser {
     if (const Function* const function = find_function(at.text)) return call(*function, at);
     std::vector<std::string> names;
     for (const Capture& one : captures_) names.push_back(one.name);
-    fail(at, fmt::format("unknown name `{}`{}", at.text, suggestion(at.text, names)));
+    const std::string hint = instead_of(at.text);
+    fail(at, fmt::format("unknown name `{}`{}", at.text, hint.empty() ? suggestion(at.text, names) : hint));
   }
 
   Id load(int capture, const Token& at) {
     const Capture& tensor = captures_[capture];
+    if (is("(") && tensor.rank > 0) {
+      ++at_;
+      fail(at,
+           fmt::format("`{}` is a capture, not a function: write `{}`", at.text, in_brackets(std::string(at.text))));
+    }
     std::vector<Id> indices;
     while (take("[")) {
       const Token first = token();
       const Id index = expression();
       require(index, Type::integer, first, "an index");
+      if (is(",")) {
+        const Token comma = token();
+        const std::string before = fmt::format("{}]", since(at));
+        ++at_;
+        fail(comma, fmt::format("each index has brackets of its own: write `{}`", in_brackets(before)));
+      }
       expect("]", "an index");
       indices.push_back(index);
     }
@@ -243,6 +290,16 @@ class Parser {
                            tensor.rank == 1 ? "" : "s", indices.size(), indices.size() == 1 ? "ex is" : "ices are"));
     }
     return graph_.load(capture, expression::type_of(tensor), indices);
+  }
+
+  /// `before` and the list of values that follows, each as an index; an example where that is long.
+  std::string in_brackets(std::string before) {
+    do {
+      const Token first = token();
+      expression();
+      before += fmt::format("[{}]", since(first));
+    } while (take(","));
+    return before.size() <= kLongestHint ? before : "bias[head][q - k]";
   }
 
   std::vector<Id> arguments(const Token& at, int parameters) {

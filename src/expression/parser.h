@@ -5,7 +5,7 @@
 //   or          := and { "||" and }
 //   and         := equality { "&&" equality }
 //   equality    := comparison { ("==" | "!=") comparison }
-//   comparison  := sum { ("<" | "<=" | ">" | ">=") sum }
+//   comparison  := sum [ ("<" | "<=" | ">" | ">=") sum ]
 //   sum         := product { ("+" | "-") product }
 //   product     := unary { ("*" | "/" | "%") unary }
 //   unary       := { "-" | "+" | "!" } primary

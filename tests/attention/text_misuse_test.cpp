@@ -46,6 +46,37 @@ TEST(TextMisuse, OfCapturesIsAnErrorThatNamesThem) {
   }
 }
 
+TEST(TextMisuse, IntegersBeyond32BitsAreAnErrorThatNamesTheElement) {
+  AttentionCase attention = valid_case();
+  attention.text = {"", "document[batch][k] == document[batch][q]", {{{"document", DType::int64, 2}, {2, 5}, 3}}};
+  CaseTensors tensors(attention);
+  ForwardArguments arguments = tensors.forward_arguments();
+  const ConstTensorView document = arguments.modifiers.captures[0];
+  const auto set = [&](std::int64_t i, std::int64_t j, std::int64_t value) {
+    tensors.captures[0].set_bits(i * 5 + j, static_cast<std::uint64_t>(value));
+  };
+  for (const std::int64_t fitting : {std::int64_t{2147483647}, std::int64_t{-2147483648}}) {
+    set(1, 3, fitting);
+    EXPECT_TRUE(forward(arguments, attention.options).ok()) << fitting;
+  }
+  set(1, 3, std::int64_t{1} << 31);
+  CaseTensors others(attention);
+  arguments.o = others.o.view();
+  Status status = forward(arguments, attention.options);
+  EXPECT_EQ(status.code(), kInvalid);
+  EXPECT_EQ(status.message(), "capture `document`[1][3] is 2147483648: integers of texts have 32 bits");
+  EXPECT_TRUE(others.o.untouched());
+  set(0, 4, -2147483649);
+  EXPECT_EQ(backward(tensors.backward_arguments(), attention.options).message(),
+            "capture `document`[0][4] is -2147483649: integers of texts have 32 bits");
+  ConstTensorView shared = document;  // every sequence has those of the second
+  shared.data = static_cast<const std::int64_t*>(document.data) + document.strides[0];
+  shared.strides[0] = 0;
+  arguments.modifiers.captures = {&shared, 1};
+  EXPECT_EQ(forward(arguments, attention.options).message(),
+            "capture `document`[0][3] is 2147483648: integers of texts have 32 bits");
+}
+
 TEST(TextMisuse, CapturesWithoutAFunctionAreAnError) {
   const AttentionCase attention = text_case();
   CaseTensors tensors(attention);

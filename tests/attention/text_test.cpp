@@ -148,7 +148,8 @@ std::string explained(AttentionCase attention, const std::function<void(Attentio
   const CaseTensors tensors(attention);
   const Result<Plan> forward = make_plan(tensors.forward_arguments(), attention.options);
   const Result<Plan> backward = make_plan(tensors.backward_arguments(), attention.options);
-  return forward.ok() && backward.ok() ? forward->explain() + backward->explain() : "no plan";
+  return forward.ok() && backward.ok() ? explained_without_texts(*forward) + explained_without_texts(*backward)
+                                       : "no plan";
 }
 
 // Which kernels there are depends on the machine: those of a text are the option's.

@@ -64,6 +64,11 @@ ScoreFunction TextCase::function() const {
   return *function;
 }
 
+std::string explained_without_texts(const Plan& plan) {
+  const std::string text = plan.explain();
+  return text.substr(0, text.find("texts         "));
+}
+
 TextCase random_text(const TextShape& shape, Random& random) {
   std::vector<TextCase> all = texts(shape);
   TextCase text = all[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(all.size()) - 1))];

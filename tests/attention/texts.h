@@ -8,6 +8,7 @@
 
 #include "random.h"
 #include "strobe/expression.h"
+#include "strobe/plan.h"
 
 namespace strobe::test {
 
@@ -39,6 +40,9 @@ std::vector<TextCase> all_texts(const TextShape& shape);
 
 /// Texts that are probabilities themselves, with gradients of all their captures.
 std::vector<TextCase> unnormalized_texts(const TextShape& shape);
+
+/// What a plan explains before the lines of its texts: what it has in common with a plan of options that say the same.
+std::string explained_without_texts(const Plan& plan);
 
 /// One of them; some gradients of its captures are wanted.
 TextCase random_text(const TextShape& shape, Random& random);

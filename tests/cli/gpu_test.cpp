@@ -21,19 +21,22 @@ std::vector<std::vector<std::string>> calls(const TemporaryFolder& folder) {
         io::write_npy(folder / (std::string(name) + ".npy"), normal_tensor(DType::bfloat16, {1, 40, 2, 64}, 1)).ok());
   }
   EXPECT_TRUE(io::write_npy(folder / "slope.npy", normal_tensor(DType::float32, {2}, 1)).ok());
-  const char* const score = "score + slope[head] * abs(k - q)";
-  const std::string slope = "slope=" + (folder / "slope.npy");
+  const Words texts{"--score", "score + slope[head] * abs(k - q) * 0.1", "--capture", "slope=" + folder / "slope.npy"};
   return {
       {"explain", "--device", "cuda", "--dtype", "bfloat16", "--causal"},
       {"explain", "--device", "cuda", "--dtype", "bfloat16", "--backward"},
-      {"explain", "--device", "cuda", "--dtype", "bfloat16", "--heads", "2", "--score", score, "--capture", slope},
+      Words{"explain", "--device", "cuda", "--dtype", "bfloat16", "--heads", "2"} + texts,
       {"run", "--device", "cuda", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy", "--out",
        folder / "results"},
       {"run", "--device", "cuda", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy", "--do",
        folder / "do.npy", "--out", folder / "results"},
       {"verify", "--device", "cuda:0", "--seqlen", "200", "--heads", "2", "--causal"},
-      {"verify", "--device", "cuda", "--seqlen", "200", "--heads", "2", "--score", score, "--capture", slope},
       {"bench", "--device", "cuda", "--seqlen", "256", "--implementation", "strobe", "--repeats", "1"},
+      Words{"run", "--device", "cuda", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy",
+            "--do", folder / "do.npy", "--out", folder / "results"} +
+          texts,
+      Words{"verify", "--device", "cuda", "--dtype", "bfloat16", "--seqlen", "90", "--heads", "2", "--head-dim", "64"} +
+          texts,
       {"bench", "--device", "cuda", "--host-time"},
       {"bench", "--device", "cuda", "--options", "--seqlen", "256", "--repeats", "1"},
   };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "files.h"
@@ -160,7 +161,44 @@ TEST_F(RunWithModifiers, TextsAndTheirCapturesReachTheCall) {
   expect_within_bound(d_slope, backward.d_captures[0], "dSlope");
 }
 
+// A capture without an index is one element, in a file of any rank; integers may have 64 bits.
+TEST_F(RunWithModifiers, TextsReadScalarsAndWideIntegers) {
+  io::HostTensor document = io::make_tensor(DType::int64, {kKeys});
+  for (std::size_t i = 40; i < kKeys; ++i) document.bytes[i * sizeof(std::int64_t)] = std::byte{1};
+  io::HostTensor cap = floats({5.0F}), shift = floats({0.5F});
+  save("cap", cap);
+  save("document", document);
+  std::ofstream(file("shift"), std::ios::binary)
+      << npy_bytes(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (), }", std::string("\0\0\0\x3f", 4));
+  const Words texts{"--score", "cap * tanh(score / cap) + shift * k", "--mask-text", "document[k] == document [q]"};
+  const Words captures{"--capture", "cap=" + file("cap"),          "--capture", "shift=" + file("shift"),
+                       "--capture", "document=" + file("document")};
+  const Outcome outcome = run_program(arguments(texts + captures));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  io::HostTensor o = result("o"), lse = result("lse");
+  EXPECT_EQ(result("d_cap").shape, std::vector<std::int64_t>{1});
+  EXPECT_EQ(result("d_shift").shape, std::vector<std::int64_t>{1});
+  const Result<ScoreFunction> function = ScoreFunction::parse(
+      texts[1], texts[3], {{"cap", DType::float32, 0}, {"shift", DType::float32, 0}, {"document", DType::int64, 1}});
+  ASSERT_TRUE(function.ok()) << function.status().message();
+  const ConstTensorView views[] = {view(cap), view(shift), view(document)};
+  const ScoreModifiers modifiers{.function = &*function, .captures = views};
+  const reference::ForwardResult expected = reference::forward(
+      {.q = view(q_), .k = view(k_), .v = view(v_), .o = view(o), .lse = view(lse), .modifiers = modifiers});
+  expect_within_bound(o, expected.o, "O");
+
+  document.bytes[7 * sizeof(std::int64_t) + 4] = std::byte{1};
+  save("document", document);
+  const Outcome rejected = run_program(arguments(texts + captures));
+  EXPECT_EQ(rejected.exit_code, 2);
+  EXPECT_TRUE(contains(rejected.err, "capture `document`[7] is 4294967296: integers of texts have 32 bits"));
+}
+
 TEST_F(RunWithModifiers, WrongTextsAreRejected) {
+  expect_rejection(run_program(arguments({"--mask", "k <= q"})), 2,
+                   "there is no flag '--mask'; did you mean --mask-text?");
+  expect_rejection(run_program(arguments({"--score", "score + slopes[head]", "--capture", "slope=" + file("sink")})), 2,
+                   "--capture slope: no text reads it: leave it out");
   expect_rejection(run_program(arguments({"--score", "scores"})), 2, "did you mean `score`? at column 1");
   expect_rejection(run_program(arguments({"--score", "score", "--capture", "slope"})), 2, "give NAME=FILE");
   expect_rejection(run_program(arguments({"--capture", "slope=" + file("sink")})), 2, "give --score or --mask-text");

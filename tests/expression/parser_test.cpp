@@ -73,12 +73,51 @@ TEST(Parser, PointsAtWhatIsWrong) {
   EXPECT_THAT(error_of("score +"), HasSubstr("a value expected, but the text ends at column 8"));
   EXPECT_THAT(error_of("(score"), HasSubstr("`)` expected after a parenthesis, but the text ends"));
   EXPECT_THAT(error_of("score score"), HasSubstr("unexpected `score` at column 7"));
-  EXPECT_THAT(error_of("score & 1"), HasSubstr("unexpected `&` at column 7"));
+  EXPECT_THAT(error_of("score & 1"), HasSubstr("unexpected `&`: write `&&` at column 7"));
   EXPECT_THAT(error_of("score \xc3\xa9"), HasSubstr("a character that is not ASCII at column 7"));
   EXPECT_THAT(error_of("2x"), HasSubstr("a number may not be followed by `x`"));
   EXPECT_THAT(error_of("99999999999 + score"), HasSubstr("`99999999999` is beyond 2147483647 at column 1"));
   EXPECT_THAT(error_of("1e99 + score"), HasSubstr("`1e99` is not within the range of float32"));
   EXPECT_THAT(error_of("   "), HasSubstr("the text is empty"));
+}
+
+TEST(Parser, RefusesChainedComparisons) {
+  EXPECT_EQ(error_of("", "0 <= q - k <= 5"),
+            "mask: comparisons do not chain: write `0 <= q - k && q - k <= 5` at column 12: `0 <= q - k <= 5`");
+  EXPECT_THAT(error_of("", "flag[k] || 9>q>k || k == 0"), HasSubstr("write `9>q && q > k` at column 15"));
+  EXPECT_THAT(error_of("k < q < 5 ? 1 : 2"), HasSubstr("write `k < q && q < 5` at column 7"));
+  EXPECT_THAT(error_of("", "k < q < flag[k]"), HasSubstr("write `k < q && q < flag[k]`"));
+  EXPECT_THAT(error_of("", "index[k] == index[q] == 3"), HasSubstr("`index[k] == index[q] && index[q] == 3`"));
+  EXPECT_THAT(error_of("", "index[k] != index[q] == q"), HasSubstr("`index[k] != index[q] && index[q] == q`"));
+  const std::string sum = "q + k + q + k + q + k + q + k + q + k";
+  EXPECT_THAT(error_of("", "0 < " + sum + " < " + sum), HasSubstr("write `a <= b && b <= c` at column 43"));
+  EXPECT_EQ(value_of("(1 < 2) < 2 ? 4 : 5"), 4.0);
+  EXPECT_EQ(value_of("1 < 2 == true == true ? 4 : 5"), 4.0);
+  EXPECT_EQ(value_of("1 == 1 == (2 == 3) ? 4 : 5"), 5.0);
+}
+
+TEST(Parser, SaysWhatToWriteForWordsOfOtherLanguages) {
+  EXPECT_THAT(error_of("", "k <= q and q < 5"), HasSubstr("unexpected `and`: write `&&` at column 8"));
+  EXPECT_THAT(error_of("", "(k <= q or q < 5)"), HasSubstr("not `or`: write `||` at column 9"));
+  EXPECT_THAT(error_of("", "not k <= q"), HasSubstr("unknown name `not`: write `!` at column 1"));
+  EXPECT_THAT(error_of("", "k <= q & q < 5"), HasSubstr("unexpected `&`: write `&&` at column 8"));
+  EXPECT_THAT(error_of("", "k <= q | q < 5"), HasSubstr("unexpected `|`: write `||` at column 8"));
+  EXPECT_THAT(error_of("", "~flag[k]"), HasSubstr("unexpected `~`: write `!` at column 1"));
+  EXPECT_THAT(error_of("", "k = q"), HasSubstr("unexpected `=`: write `==` at column 3"));
+  EXPECT_THAT(error_of("score ** 2"), HasSubstr("a value expected, not `*`: write `pow(a, b)` at column 8"));
+  EXPECT_THAT(error_of("score if k < q else 0"), HasSubstr("unexpected `if`: write `c ? a : b` at column 7"));
+  EXPECT_THAT(error_of("where(k < q, score, 0)"), HasSubstr("unknown name `where`: write `c ? a : b` at column 1"));
+  EXPECT_THAT(error_of("", "True"), HasSubstr("unknown name `True`: write `true`"));
+  EXPECT_THAT(error_of("", "kv_idx <= q_idx"), HasSubstr("unknown name `kv_idx`: write `k`"));
+}
+
+TEST(Parser, SaysHowIndicesAreWritten) {
+  EXPECT_THAT(error_of("score + matrix[head , q - k]"),
+              HasSubstr("each index has brackets of its own: write `matrix[head][q - k]` at column 21"));
+  EXPECT_THAT(error_of("score + matrix(head, q - k)"),
+              HasSubstr("`matrix` is a capture, not a function: write `matrix[head][q - k]` at column 9"));
+  EXPECT_THAT(error_of("vector((q + 1) * 2)"), HasSubstr("write `vector[(q + 1) * 2]`"));
+  EXPECT_THAT(error_of("vector()"), HasSubstr("a value expected, not `)`"));
 }
 
 TEST(Parser, SaysTypesOfWhatDoesNotFit) {

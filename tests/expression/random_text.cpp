@@ -46,7 +46,7 @@ std::string random_integer(Random& random, int depth) {
     return random.one_of<std::string>({"q", "k", "head", "head_kv", "batch", "q_len", "k_len"});
   }
   const auto next = [&] { return random_integer(random, depth - 1); };
-  switch (random.integer(0, 8)) {
+  switch (random.integer(0, 9)) {
     case 0: return binary("+", next(), next());
     case 1: return binary("-", next(), next());
     case 2: return binary("*", next(), next());
@@ -55,6 +55,7 @@ std::string random_integer(Random& random, int depth) {
     case 5: return fmt::format("{}({}, {})", random.chance(0.5) ? "min" : "max", next(), next());
     case 6: return fmt::format("abs({})", next());
     case 7: return fmt::format("index[{}]", next());
+    case 8: return "-" + next();
     default: return fmt::format("({} ? {} : {})", random_boolean(random, depth - 1), next(), next());
   }
 }
@@ -81,7 +82,7 @@ std::string random_real(Random& random, int depth) {
         {"vector[head]", "matrix[head][k - q + 5]", "matrix[q % 7][k % 5]", "vector[k / 4]"});
   }
   const auto next = [&] { return random_real(random, depth - 1); };
-  switch (random.integer(0, 13)) {
+  switch (random.integer(0, 17)) {
     case 0: return binary("+", next(), next());
     case 1: return binary("-", next(), next());
     case 2:
@@ -95,6 +96,12 @@ std::string random_real(Random& random, int depth) {
     case 10: return fmt::format("{}(0.5 + abs({}))", random.one_of<const char*>({"sqrt", "rsqrt"}), next());
     case 11: return fmt::format("pow({}, {})", next(), random.integer(0, 3));
     case 12: return fmt::format("float({})", random_integer(random, depth - 1));
+    case 13: return "-" + next();
+    case 14: return fmt::format("floor({} + 0.37)", next());  // corners are seldom where values are
+    case 15: return fmt::format("pow(0.5 + abs({}), {})", next(), -random.integer(1, 3));
+    case 16:
+      return fmt::format("pow(0.5 + abs({}), {})", next(),
+                         random.one_of<const char*>({"0.5", "-0.5", "1.5", "-2.25", "0.3", "-0.7"}));
     default: return fmt::format("({} ? {} : {})", random_boolean(random, depth - 1), next(), next());
   }
 }

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
+#include "expression/position_mask.h"
 #include "random_text.h"
 
 namespace strobe::test {
@@ -88,6 +90,47 @@ TEST(Ranges, LookAtWhatIntegerCapturesHold) {
   EXPECT_TRUE(is_empty(range_over("index[q] == index[k]", tile)));
   tile.load = [](int, std::span<const Range>) { return expression::just(5); };
   EXPECT_TRUE(is_full(range_over("index[q] == index[k]", tile)));
+}
+
+std::shared_ptr<const expression::Formula> formula_of(const std::string& mask) {
+  const auto formula = expression::Formula::parse("", mask, captures());
+  EXPECT_TRUE(formula.ok()) << mask << ": " << formula.status().message();
+  return formula.ok() ? *formula : nullptr;
+}
+
+TEST(PositionMasks, HaveAsManyBlocksAsBlockByBlock) {
+  constexpr std::int64_t kQueries = 300, kKeys = 500, kBlock = 32;
+  for (const char* const mask : {"k <= q", "k <= q + k_len - q_len && q - k < 100", "q / 64 == k / 96",
+                                 "(q - k) % 4 == 0", "k < 40 || k <= q", "true", "q < 0"}) {
+    const expression::MaskRange range = expression::position_mask(formula_of(mask), kQueries, kKeys);
+    ASSERT_TRUE(range) << mask;
+    expression::BlockCounts wanted;
+    for (std::int64_t q = 0; q < kQueries; q += kBlock) {
+      for (std::int64_t k = 0; k < kKeys; k += kBlock) {
+        const Range one = range({q, std::min(q + kBlock, kQueries) - 1}, {k, std::min(k + kBlock, kKeys) - 1});
+        ++(is_empty(one) ? wanted.empty : is_full(one) ? wanted.full : wanted.partial);
+      }
+    }
+    const auto counts = expression::count_blocks(range, kQueries, kKeys, kBlock);
+    ASSERT_TRUE(counts) << mask;
+    EXPECT_EQ(counts->empty, wanted.empty) << mask;
+    EXPECT_EQ(counts->full, wanted.full) << mask;
+    EXPECT_EQ(counts->partial, wanted.partial) << mask;
+  }
+}
+
+TEST(PositionMasks, AreCountedWithinALimit) {
+  constexpr std::int64_t kLong = 1 << 20;
+  const auto counted = [](const char* mask, std::int64_t length) {
+    return expression::count_blocks(expression::position_mask(formula_of(mask), length, length), length, length, 128);
+  };
+  EXPECT_EQ(counted("k <= q", kLong)->partial, kLong / 128);
+  EXPECT_EQ(counted("k <= q", 0)->partial, 0);
+  EXPECT_FALSE(counted("(q - k) % 3 == 0", kLong));
+  EXPECT_FALSE(counted("k <= q", std::int64_t{1} << 40));
+  for (const char* const other : {"index[k] == 0", "k <= q + head", "batch == 0"}) {
+    EXPECT_FALSE(expression::position_mask(formula_of(other), 64, 64)) << other;
+  }
 }
 
 TEST(Ranges, OfWhatWrapsAroundAreUnknown) {

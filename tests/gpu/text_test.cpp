@@ -3,6 +3,8 @@
 // keep: both passes against the float64 reference, around the edges of tiles.
 #include <vector>
 
+#include "captured_graph.h"
+#include "checked_process.h"
 #include "text_cases.h"
 
 namespace strobe::test {
@@ -276,6 +278,57 @@ TEST_P(GpuText, UnderDropout) {
       expect_matches(attention, {{330, 201}});
     }
   }
+}
+
+// A graph reads the documents that are there when it is replayed. A stream under capture cannot be waited for.
+TEST_P(GpuText, MasksOfDocumentsAreReplayedFromAGraph) {
+  constexpr std::int64_t kRows = 333;
+  AttentionCase attention = text_case({"score + slope[head] * (k - q)",
+                                       "k <= q && document[batch][k] == document[batch][q]",
+                                       {reals("slope", {kHeads}), integers("document", {2, kRows}, 2)}},
+                                      64);
+  attention.q.rows = attention.k.rows = kRows;
+  DeviceCase one(attention, device());
+  const auto both_passes = [&] {
+    one.forward(stream());
+    one.backward(stream());
+  };
+  both_passes();  // loads the kernels, which a capture must not
+  const CapturedGraph graph(device(), stream(), both_passes);
+  ASSERT_FALSE(HasFailure());
+  GuardedTensor& document = one.tensors.captures[1];
+  for (const std::int64_t documents : {1, 2, 5}) {
+    for (std::int64_t i = 0; i < 2 * kRows; ++i) {
+      const std::int64_t place = i % kRows + (i < kRows ? 0 : 50);
+      const std::int64_t number = place * documents / kRows;
+      document.set(i, static_cast<double>(number));
+    }
+    one.copies.upload(document);
+    one.poison(one.tensors.forward_outputs());
+    one.poison(one.tensors.backward_outputs());
+    ASSERT_TRUE(graph.launch());
+    one.expect_forward_right();
+    one.expect_backward_right();
+    ASSERT_FALSE(HasFailure()) << documents << " documents";
+  }
+}
+
+TEST_P(GpuText, IntegersBeyond32BitsAreErrorsWhereTheyAreChecked) {
+  expect_passes_checked([&] {
+    CapturedTensor document = integers("document", {2, 100}, 2);
+    document.type.dtype = DType::int64;
+    AttentionCase attention = text_case({"", "document[batch][k] == document[batch][q]", {document}}, 64);
+    attention.q.rows = attention.k.rows = 100;
+    DeviceCase one(attention, device());
+    one.expect_both_right(stream());
+    one.tensors.captures[0].set_bits(117, std::uint64_t{1} << 31);
+    one.copies.upload(one.tensors.captures[0]);
+    const auto place = [&](const GuardedTensor& tensor) { return one.copies.place(tensor); };
+    const char* const message = "capture `document`[1][17] is 2147483648: integers of texts have 32 bits";
+    const Execution execution = tested_execution(stream().get());
+    EXPECT_EQ(forward(one.tensors.forward_arguments(place), {}, execution).message(), message);
+    EXPECT_EQ(backward(one.tensors.backward_arguments(place), {}, execution).message(), message);
+  });
 }
 
 TEST_P(GpuUnnormalized, UnderDropout) {

@@ -102,6 +102,15 @@ TEST_F(Npy, PipesHoldOneWholeArray) {
   }
 }
 
+TEST_F(Npy, ReadsScalarsAsOneElement) {
+  const std::string header = "{'descr': '<i8', 'fortran_order': False, 'shape': (), }";
+  const Result<io::HostTensor> tensor = read(npy_bytes(1, header, std::string("\x05\0\0\0\0\0\0\0", 8)));
+  ASSERT_TRUE(tensor.ok()) << tensor.status().message();
+  EXPECT_EQ(tensor->dtype, DType::int64);
+  EXPECT_EQ(tensor->shape, std::vector<std::int64_t>{1});
+  EXPECT_EQ(tensor->bytes[0], std::byte{5});
+}
+
 // What numpy.save gives for numpy.zeros((2, 3), numpy.float16), byte for byte.
 TEST_F(Npy, WritesTheBytesThatNumpyWrites) {
   ASSERT_TRUE(io::write_npy(path_, io::make_tensor(DType::float16, {2, 3})).ok());
@@ -136,9 +145,9 @@ TEST_F(Npy, RejectsWhatIsNotAnArrayOfOurs) {
   expect_rejected(npy_bytes(4, kFloats, data), "format version 4");
   expect_rejected(npy_bytes(1, with("<f8", "False", "(1,)"), data), "numpy.float32");
   expect_rejected(npy_bytes(1, with(">f4", "False", "(2,)"), data), "'>f4'");
-  expect_rejected(npy_bytes(1, with("<i8", "False", "(1,)"), data), "'<i8'");
+  expect_rejected(npy_bytes(1, with("<u8", "False", "(1,)"), data), "'<u8'");
   expect_rejected(npy_bytes(1, with("<f4", "True", "(2, 1)"), data), "Fortran order");
-  expect_rejected(npy_bytes(1, with("<f4", "False", "()"), data), "rank 0");
+  expect_rejected(npy_bytes(1, with("<f4", "False", "()"), data), "8 bytes of data");
   expect_rejected(npy_bytes(1, with("<f4", "False", "(1, 1, 1, 1, 2)"), data), "rank 5");
   expect_rejected(npy_bytes(1, with("<f4", "False", "(3,)"), data), "8 bytes of data");
   expect_rejected(npy_bytes(1, with("<f4", "False", "(1,)"), data), "8 bytes of data");

@@ -61,6 +61,20 @@ def test_all_attentions_learn_alike(command, tmp_path):
     assert "strobe" in (tmp_path / "losses.svg").read_text()
 
 
+def test_a_relative_bias_is_learnt_from_a_text_as_from_a_mask(command, tmp_path):
+    command += ["--steps", "30"]
+    _, losses = train([*command, "--relative-bias", "16", "--attention", "strobe", "sdpa"], tmp_path)
+    assert list(losses) == ["strobe", "sdpa"]
+    assert losses["strobe"][-1] < losses["strobe"][0]
+    _, plain = train([*command, "--attention", "strobe"], tmp_path)
+    moved = furthest(losses["strobe"], plain["strobe"])
+    assert furthest(losses["strobe"], losses["sdpa"]) < min(1e-4, 0.1 * moved)
+
+    ended, _ = train([*command, "--relative-bias", "16", "--attention", "math"], tmp_path, check=False)
+    assert ended.returncode == 2
+    assert "--relative-bias takes --attention strobe and sdpa" in ended.stderr
+
+
 @pytest.mark.parametrize(
     "options",
     [

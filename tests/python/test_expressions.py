@@ -182,6 +182,35 @@ def test_functions_say_what_is_wrong_when_they_are_made():
         strobe.attention(Q, K, V, score=function, mask="k > 3")
 
 
+@pytest.mark.parametrize("name", ["score", "mask", "mask_text"])
+def test_python_functions_are_sent_to_flex_attention(name):
+    wanted = (
+        f"{name} is a Python function: write it as text, or call strobe.torch.flex_attention, which takes functions"
+    )
+    with pytest.raises(TypeError, match=wanted):
+        strobe.attention(Q, K, V, **{name: lambda b, h, q, k: k <= q})
+    with pytest.raises(TypeError, match=wanted):
+        strobe.torch.attention(*map(torch.from_numpy, (Q, K, V)), **{name: lambda b, h, q, k: k <= q})
+    if name != "mask_text":
+        with pytest.raises(TypeError, match=wanted):
+            strobe.ScoreFunction(**{name: lambda b, h, q, k: k <= q})
+
+
+def test_chained_comparisons_and_words_of_python_say_what_to_write():
+    with pytest.raises(ValueError, match=r"comparisons do not chain: write `0 <= q - k && q - k <= 5` at column 12"):
+        strobe.attention(Q, K, V, mask="0 <= q - k <= 5")
+    with pytest.raises(ValueError, match=r"unexpected `and`: write `&&` at column 8"):
+        strobe.attention(Q, K, V, mask="k <= q and q < 5")
+
+
+def test_ids_beyond_32_bits_are_errors():
+    options = {"mask": "document[batch][k] == document[batch][q]"}
+    with pytest.raises(ValueError, match=r"capture `document`\[0\]\[0\] is \d+: integers of texts have 32 bits"):
+        strobe.attention(Q, K, V, captures={"document": DOCUMENT + 2**31}, **options)
+    least = strobe.attention(Q, K, V, captures={"document": DOCUMENT - 2**31}, **options)
+    np.testing.assert_array_equal(least, strobe.attention(Q, K, V, captures={"document": DOCUMENT}, **options))
+
+
 def test_many_functions_are_parsed():
     """More than are kept, of which the first is asked for again."""
     for i in (*range(300), 0):

@@ -40,6 +40,10 @@ MEANINGS = {
     "cap by tanh": (lambda c, s, b, h, q, k: 30 * (s / 30).tanh(), None),
     "temperature of a head": (lambda c, s, b, h, q, k: s * c["temperature"][h], None),
     "documents": (None, lambda b, h, q, k: (k <= q) & (DOCUMENT[b, k] == DOCUMENT[b, q])),
+    "causal documents with a shared prefix": (
+        None,
+        lambda b, h, q, k: (k < 5) | ((k <= q) & (DOCUMENT[b, k] == DOCUMENT[b, q])),
+    ),
     "prefix": (None, lambda b, h, q, k: (k < PREFIX[b]) | (k <= q)),
     "dilated": (None, lambda b, h, q, k: ((q - k) % 4 == 0) & (k <= q)),
     "2-D neighbourhood, rows of 32": (

@@ -40,7 +40,7 @@ class MirroredCall {
   Status mirror(std::span<const View>& list, std::vector<View>& copies, const runtime::CudaDevice& device);
 
   Arguments arguments_;
-  std::vector<ConstTensorView> captures_;
+  std::vector<ConstTensorView> captures_;  // what the spans of the arguments are of
   std::vector<TensorView> d_captures_;
   std::vector<Copy> copies_;
 };

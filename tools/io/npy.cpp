@@ -110,6 +110,7 @@ std::optional<DType> dtype_of_descr(std::string_view descr) {
   if (descr == "<f4") return DType::float32;
   if (descr == "<f2") return DType::float16;
   if (descr == "<i4") return DType::int32;
+  if (descr == "<i8") return DType::int64;
   if (descr == "|u1" || descr == "|b1") return DType::uint8;
   if (descr == "|i1") return DType::int8;
   if (descr == "<V1" || descr == "|V1" || descr == "float8_e4m3fn") return DType::float8_e4m3;
@@ -135,7 +136,7 @@ std::string_view descr_of_dtype(DType dtype) {
 std::string rejected_dtype(std::string_view descr) {
   std::string message = fmt::format(
       "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16), '<V1' (float8_e4m3), '<i4' "
-      "(int32), '|i1' (int8) and '|u1' (uint8)",
+      "(int32), '<i8' (int64), '|i1' (int8) and '|u1' (uint8)",
       descr);
   if (descr == "<f8") message += ": save array.astype(numpy.float32)";
   return message;
@@ -197,9 +198,10 @@ Result<HostTensor> read_whole(const std::filesystem::path& path) {
 
   const std::optional<DType> dtype = dtype_of_descr(header->descr);
   if (!dtype) return file->failure(rejected_dtype(header->descr));
+  if (header->shape.empty()) header->shape = {1};
   const std::size_t rank = header->shape.size();
-  if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
-    return file->failure(fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));
+  if (rank > static_cast<std::size_t>(kMaxRank)) {
+    return file->failure(fmt::format("has rank {}; {} is the most", rank, kMaxRank));
   }
   if (header->fortran_order && rank > 1) {
     return file->failure("is in Fortran order; C order is accepted: save numpy.ascontiguousarray(array)");

@@ -11,8 +11,9 @@
 
 namespace strobe::io {
 
-/// Reads `path`, a file, a pipe or, as "-", standard input: a C-ordered little-endian array of rank 1 to kMaxRank.
-/// dtypes: float32, float16, int32 and bfloat16, the last as ml_dtypes saves it (descr '<V2' or '|V2') or by name
+/// Reads `path`, a file, a pipe or, as "-", standard input: a C-ordered little-endian array of rank up to
+/// kMaxRank; one of rank 0 has the shape [1]. dtypes: all of DType, bfloat16 as ml_dtypes saves it (descr '<V2' or
+/// '|V2') or by name
 /// ('bfloat16'). invalid_argument, with a message that names the file, when it cannot be read, is not a whole .npy or
 /// holds something else; out_of_memory when it does not fit.
 Result<HostTensor> read_npy(const std::filesystem::path& path);

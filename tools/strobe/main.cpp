@@ -60,7 +60,8 @@ std::string suggestion(std::string given, const CLI::App& app) {
   for (const CLI::Option* const option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back(name);
   }
-  const std::string nearest = nearest_word(given.substr(2), known);
+  const bool is_text = given == "--mask" && std::ranges::find(known, "mask-text") != known.end();
+  const std::string nearest = is_text ? "mask-text" : nearest_word(given.substr(2), known);
   return nearest.empty() ? "" : fmt::format("; did you mean --{}?", nearest);
 }
 

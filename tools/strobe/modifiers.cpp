@@ -3,15 +3,33 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "io/npy.h"
 #include "number_flag.h"
 
 namespace strobe::program {
+namespace {
+
+/// Whether `text` has `name` as a word of its own and, where `indexed`, an index after it.
+bool reads(std::string_view text, std::string_view name, bool indexed) {
+  const auto is_letter = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  for (std::size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+    std::string_view rest = text.substr(at + name.size());
+    if ((at > 0 && is_letter(text[at - 1])) || (!rest.empty() && is_letter(rest[0]))) continue;
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+    if (!indexed || rest.starts_with('[')) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 ScoreModifiers Modifiers::views() const {
   ScoreModifiers views{.alibi_slopes = view(alibi_slopes),
@@ -38,9 +56,18 @@ Result<std::shared_ptr<const Expression>> TextFlags::read() const {
     if (equals == 0 || equals == std::string::npos) {
       return Status(StatusCode::invalid_argument, fmt::format("--capture {}: give NAME=FILE", capture));
     }
+    const std::string name = capture.substr(0, equals);
+    if (!reads(score, name, false) && !reads(mask_text, name, false)) {
+      return Status(StatusCode::invalid_argument, fmt::format("--capture {}: no text reads it: leave it out", name));
+    }
     Result<io::HostTensor> tensor = io::read_npy(capture.substr(equals + 1));
     if (!tensor.ok()) return tensor.status();
-    types.push_back({capture.substr(0, equals), tensor->dtype, static_cast<int>(tensor->shape.size())});
+    int rank = static_cast<int>(tensor->shape.size());
+    if (io::element_count(*tensor) == 1 && !reads(score, name, true) && !reads(mask_text, name, true)) {
+      tensor->shape = {1};
+      rank = 0;
+    }
+    types.push_back({name, tensor->dtype, rank});
     tensors.push_back(std::move(*tensor));
   }
   Result<ScoreFunction> function = ScoreFunction::parse(score, mask_text, std::move(types));
@@ -58,7 +85,8 @@ void TextFlags::add_to(CLI::App& command) {
   add_text("--score", score, "what becomes of a score: \"score + slope[head] * (k - q)\"");
   add_text("--mask-text", mask_text, "whether query q sees key k: \"k <= q && q - k < 512\"");
   command
-      .add_option("--capture", captures, "a tensor that the texts read by this name (.npy, rank 1 to 4); once for each")
+      .add_option("--capture", captures,
+                  "a tensor that the texts read by this name (.npy), one element without an index; once for each")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false)
       ->group(group);

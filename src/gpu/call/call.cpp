@@ -4,25 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string>
-
-#include "expression/formula.h"
 
 namespace strobe::gpu {
 namespace {
-
-/// What texts say, where they are not options that the plan has.
-std::string explain_texts(const ExpressionShape& expression) {
-  if (!expression.given()) return {};
-  std::string text = "texts         compiled into the kernels";
-  if (expression.score_is_option) text += "; the score is an option's";
-  if (expression.mask_is_option) text += "; the mask is an option's";
-  text += '\n';
-  std::istringstream lines(expression.formula->explain());
-  for (std::string line; std::getline(lines, line);) text += fmt::format("              {}\n", line);
-  return text;
-}
 
 std::string explain_normalization(const AttentionProblem& problem) {
   return is_normalized(problem) ? "" : "normalize     none: P is the scores; no maximum, no sum\n";
@@ -42,9 +27,8 @@ Call::Call(const Request& request, std::size_t workspace_bytes)
 
 std::string Call::explain() const {
   const std::string memory = workspace_bytes_ == 0 ? "none" : fmt::format("{} bytes", workspace_bytes_);
-  return fmt::format("engine        gpu ({}): {}\n{}{}{}{}workspace     {}\n{}", family_, reason_, explain_plan(),
-                     explain_normalization(problem_), explain_texts(problem_.expression), explain_choice(choice_),
-                     memory, explain_times(shape_, work()));
+  return fmt::format("engine        gpu ({}): {}\n{}{}{}workspace     {}\n{}", family_, reason_, explain_plan(),
+                     explain_normalization(problem_), explain_choice(choice_), memory, explain_times(shape_, work()));
 }
 
 }  // namespace strobe::gpu
