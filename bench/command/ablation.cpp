@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/command/gpu_parts.h"
+#include "bench/command/median.h"
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
 #include "gpu/call/override.h"

@@ -14,6 +14,7 @@
 
 #include "bench/command/flags.h"
 #include "bench/command/gpu_parts.h"
+#include "bench/command/median.h"
 #include "bench/command/options.h"
 #include "bench/command/peers.h"
 #include "bench/command/report.h"

@@ -2,6 +2,7 @@
 #include "bench/command/flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace strobe::program {
 namespace {
 
-/// One combination's cell, but for what its other extents decide.
+/// The batch and the heads of a cell that has all else, where others than --batch and --heads decide them.
 Status fit_batch_and_heads(const BenchFlags& flags, bench::Cell& cell) {
   if (flags.tokens > 0 && flags.tokens % cell.seqlen != 0) {
     return {StatusCode::invalid_argument,
@@ -23,7 +24,7 @@ Status fit_batch_and_heads(const BenchFlags& flags, bench::Cell& cell) {
             fmt::format("--hidden is {}: it must be a multiple of every --head-dim, {} among them", flags.hidden,
                         cell.head_dim)};
   }
-  cell.batch = flags.tokens > 0 ? flags.tokens / cell.seqlen : flags.batch;
+  if (flags.tokens > 0) cell.batch = flags.tokens / cell.seqlen;
   cell.heads = flags.hidden > 0 ? flags.hidden / cell.head_dim : flags.heads;
   cell.heads_kv = flags.heads_kv > 0 ? flags.heads_kv : cell.heads;
   return {};
@@ -40,37 +41,38 @@ Names BenchFlags::cell_dtype_names() const {
   return execution.on_gpu() ? Names{"bfloat16"} : Names{"float32", "bfloat16"};
 }
 
-std::vector<std::pair<std::int64_t, int>> BenchFlags::lengths_and_workers(std::int64_t seqlen,
-                                                                          const std::vector<int>& workers) const {
-  std::vector<std::pair<std::int64_t, int>> all;
-  for (const std::int64_t keys : decodes() ? seqlens_k : std::vector{seqlen}) {
-    for (const int count : workers) all.emplace_back(keys, count);
+Status BenchFlags::add_cells(bench::Cell cell, const std::vector<int>& workers, std::vector<bench::Cell>& cells) const {
+  for (const std::int64_t batch : batches) {
+    cell.batch = batch;
+    for (const std::int64_t seqlen : seqlens) {
+      cell.seqlen = seqlen;
+      for (const std::int64_t keys : decodes() ? seqlens_k : std::vector{seqlen}) {
+        cell.seqlen_k = keys;
+        if (Status status = fit_batch_and_heads(*this, cell); !status.ok()) return status;
+        for (const int count : workers) {
+          cell.threads = count;
+          cells.push_back(cell);
+        }
+      }
+    }
   }
-  return all;
+  return {};
 }
 
 Result<std::vector<bench::Cell>> BenchFlags::cells() const {
-  std::vector<int> worker_counts = threads.empty() ? std::vector{resolved_threads(0)} : threads;
-  if (execution.on_gpu()) worker_counts = {0};
+  std::vector<int> workers = threads.empty() ? std::vector{resolved_threads(0)} : threads;
+  if (execution.on_gpu()) workers = {0};
   std::vector<bench::Cell> cells;
   for (const std::string& pass : pass_names()) {
     for (const std::string& dtype : cell_dtype_names()) {
       for (const std::int64_t head_dim : head_dims) {
         for (const std::string& mask : masks) {
-          for (const std::int64_t seqlen : seqlens) {
-            for (const auto& [keys, workers] : lengths_and_workers(seqlen, worker_counts)) {
-              bench::Cell cell{.pass = pass == "forward" ? bench::BenchPass::forward : bench::BenchPass::backward,
-                               .dtype = dtype_of(dtype),
-                               .seqlen = seqlen,
-                               .seqlen_k = keys,
-                               .head_dim = head_dim,
-                               .head_dim_v = head_dim_v > 0 ? head_dim_v : head_dim,
-                               .causal = mask == "causal",
-                               .threads = workers};
-              if (Status status = fit_batch_and_heads(*this, cell); !status.ok()) return status;
-              cells.push_back(cell);
-            }
-          }
+          const bench::Cell cell{.pass = pass == "forward" ? bench::BenchPass::forward : bench::BenchPass::backward,
+                                 .dtype = dtype_of(dtype),
+                                 .head_dim = head_dim,
+                                 .head_dim_v = head_dim_v > 0 ? head_dim_v : head_dim,
+                                 .causal = mask == "causal"};
+          if (Status status = add_cells(cell, workers, cells); !status.ok()) return status;
         }
       }
     }
@@ -83,10 +85,11 @@ bool BenchFlags::wants(const std::string& implementation) const {
 }
 
 std::string BenchFlags::batch_and_heads() const {
-  const std::string batches = tokens > 0 ? fmt::format("{} tokens", tokens) : fmt::format("batch {}", batch);
+  const std::string sequences =
+      tokens > 0 ? fmt::format("{} tokens", tokens) : fmt::format("batch {}", fmt::join(batches, " and "));
   const std::string all_heads = hidden > 0 ? fmt::format("hidden {}", hidden) : fmt::format("heads {}", heads);
-  return heads_kv > 0 && heads_kv != heads ? fmt::format("{}, {} and {}", batches, all_heads, heads_kv)
-                                           : fmt::format("{}, {}", batches, all_heads);
+  return heads_kv > 0 && heads_kv != heads ? fmt::format("{}, {} and {}", sequences, all_heads, heads_kv)
+                                           : fmt::format("{}, {}", sequences, all_heads);
 }
 
 void BenchFlags::add_cells_to(CLI::App& command) {
@@ -107,8 +110,8 @@ void BenchFlags::add_cells_to(CLI::App& command) {
   add_names("--mask", masks, "full, causal")->check(CLI::IsMember({"full", "causal"}))->capture_default_str();
   add_list("--seqlen", seqlens, "queries, and as many keys without --seqlen-k")->capture_default_str();
   add_list("--seqlen-k", seqlens_k, "keys (default as many as queries); speeds are then in GB/s");
-  CLI::Option* const batches = add_one("--batch", batch, "sequences")->capture_default_str();
-  add_one("--tokens", tokens, "as many sequences as have N tokens together")->excludes(batches);
+  CLI::Option* const sequences = add_list("--batch", batches, "sequences")->capture_default_str();
+  add_one("--tokens", tokens, "as many sequences as have N tokens together")->excludes(sequences);
   CLI::Option* const query_heads = add_one("--heads", heads, "query heads")->capture_default_str();
   add_one("--hidden", hidden, "as many heads as have N columns together")->excludes(query_heads);
   add_one("--heads-kv", heads_kv, "key and value heads (default as --heads)");

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bench/cell.h"
@@ -24,7 +23,7 @@ struct BenchFlags {
   std::vector<std::string> masks{"full", "causal"};
   std::vector<std::int64_t> seqlens{512, 1024, 2048};
   std::vector<std::int64_t> seqlens_k;  // empty: as seqlens
-  std::int64_t batch = 1;
+  std::vector<std::int64_t> batches{1};
   std::int64_t tokens = 0;  // 0: --batch counts
   std::int64_t heads = 8;
   std::int64_t hidden = 0;    // 0: --heads counts
@@ -58,13 +57,12 @@ struct BenchFlags {
   /// Whether an implementation of that name is to run: all are unless some were named.
   bool wants(const std::string& implementation) const;
 
-  /// "batch 1, heads 8" or "16384 tokens, hidden 2048".
+  /// "batch 1, heads 8", "batch 1 and 16, heads 8" or "16384 tokens, hidden 2048".
   std::string batch_and_heads() const;
 
  private:
-  /// Key lengths that go with `seqlen` queries, each with every number of workers.
-  std::vector<std::pair<std::int64_t, int>> lengths_and_workers(std::int64_t seqlen,
-                                                                const std::vector<int>& workers) const;
+  /// The cells of one pass, dtype, head_dim and mask.
+  Status add_cells(bench::Cell cell, const std::vector<int>& workers, std::vector<bench::Cell>& cells) const;
 };
 
 }  // namespace strobe::program

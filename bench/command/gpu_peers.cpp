@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bench/command/gpu_call.h"
+#include "bench/command/median.h"
 #include "bench/command/peers.h"
 #include "bench/torch_runner.h"
 #include "gpu/stream.h"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/command/gpu_call.h"
+#include "bench/command/median.h"
 #include "bench/command/option_calls.h"
 #include "bench/command/peers.h"
 #include "bench/command/report.h"

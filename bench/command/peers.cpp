@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "bench/command/median.h"
 #include "bench/copy_probe.h"
 #include "bench/multiply_probe.h"
 #include "bench/standard_attention.h"
@@ -199,12 +200,6 @@ Result<std::string> device_name(const Device& device) {
   const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(device.index);
   if (!opened.ok()) return opened.status();
   return (*opened)->name;
-}
-
-double median(std::vector<double> values) {
-  const std::size_t middle = values.size() / 2;
-  std::sort(values.begin(), values.end());
-  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
 std::unique_ptr<Peer> make_strobe_peer(bool row_invariant) { return std::make_unique<StrobePeer>(row_invariant); }

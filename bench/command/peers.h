@@ -48,8 +48,6 @@ class Peer {
 /// Timed calls in one turn on a GPU: fewer of long ones.
 int gpu_launches(const bench::Cell& cell);
 
-double median(std::vector<double> values);
-
 inline constexpr const char* kRowInvariantPeer = "row-invariant";
 std::unique_ptr<Peer> make_strobe_peer(bool row_invariant = false);
 std::unique_ptr<Peer> make_standard_peer();

@@ -52,6 +52,10 @@ std::string head_dims_text(const bench::Cell& cell) {
                                           : fmt::format("{}/{}", cell.head_dim, cell.head_dim_v);
 }
 
+bool has_several_batches(const std::vector<BenchRow>& rows) {
+  return std::ranges::any_of(rows, [&](const BenchRow& row) { return row.cell.batch != rows.front().cell.batch; });
+}
+
 }  // namespace
 
 std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
@@ -63,8 +67,9 @@ std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std:
                                      {decodes ? "queries" : "seqlen"}};
   if (decodes) columns.push_back({"keys"});
   const bool gpu = device == DeviceType::cuda;
-  const auto sizes = gpu ? std::vector<std::string>{"batch", "heads"} : std::vector<std::string>{"threads"};
-  for (const std::string& title : sizes) columns.push_back({title});
+  const bool batches = gpu || has_several_batches(rows);
+  if (batches) columns.push_back({"batch"});
+  columns.push_back({gpu ? "heads" : "threads"});
   const std::size_t keys = columns.size();
   for (const std::string& implementation : implementations) columns.push_back({implementation});
   const bool ours = std::find(implementations.begin(), implementations.end(), "strobe") != implementations.end();
@@ -86,12 +91,8 @@ std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std:
     std::vector<std::string> cells{bench::name_of(cell.pass), strobe::name_of(cell.dtype), head_dims_text(cell),
                                    cell.causal ? "causal" : "full", fmt::format("{}", cell.seqlen)};
     if (decodes) cells.push_back(fmt::format("{}", cell.seqlen_k));
-    if (gpu) {
-      cells.push_back(fmt::format("{}", cell.batch));
-      cells.push_back(fmt::format("{}", cell.heads));
-    } else {
-      cells.push_back(fmt::format("{}", cell.threads));
-    }
+    if (batches) cells.push_back(fmt::format("{}", cell.batch));
+    cells.push_back(gpu ? fmt::format("{}", cell.heads) : fmt::format("{}", cell.threads));
     for (const std::string& name : implementations) cells.push_back(of_cell.speed(name, device, decodes));
     if (ours) {
       for (const std::string& peer : implementations) {

@@ -11,6 +11,7 @@ void take_every_ingredient(forward::Config& config) {
   config.block_n = 128;
   config.stages = 2;
   config.q_stages = 2;
+  config.ctas_per_sm = 1;
   config.ping_pong = true;
   config.loop = forward::Loop::pipelined;
   config = completed(config);

@@ -220,7 +220,7 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const backwa
 }  // namespace
 
 engine::PlannedCallResult plan_backward(const gpu::Request& request) {
-  const Result<backward::Config> config = backward_config(request.problem, request.choice.choice);
+  const Result<backward::Config> config = backward_config(request.problem, request.shape, request.choice.choice);
   if (!config.ok()) return config.status();
   return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, *config), *config,
                                   [&](const backward::Config& chosen) { return plan_variant(request, chosen); });

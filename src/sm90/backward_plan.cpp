@@ -10,139 +10,18 @@
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
+#include "gpu/plan/faster_plan.h"
 #include "kernels/sequence/query_blocks.h"
 #include "kernels/sm90/backward/capture_gradient/config.h"
 #include "kernels/sm90/backward/variants.h"
 #include "kernels/sm90/backward/wide/smem.h"
 #include "sm90/backward_sections.h"
+#include "sm90/backward_tiles.h"
 #include "sm90/supported.h"
-#include "sm90/wide_backward_tiles.h"
-#include "sm90/wide_tiles.h"
+#include "sm90/times.h"
 
 namespace strobe::sm90 {
 namespace {
-
-/// Of the rule, what gradients depend on.
-ScoreRule backward_rule(const AttentionProblem& problem) {
-  ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
-  if (takes_scores(rule)) return rule;
-  if (rule.alibi || (!rule.softcap && problem.scale < kLeastHiLoScale)) rule.scale_first = true;
-  return rule;
-}
-
-/// Whether the joint design has registers for these where the same bits are wanted every time.
-bool can_order_sums(const backward::Config& config) {
-  const ScoreRule& rule = config.rule;
-  if (rule.alibi || rule.block_mask != 0 || has_text(rule)) return false;
-  if (query_gradient_parts(config) != backward::kOrderedParts) return false;
-  return !rule.varlen || (rule.mask_right && config.head_dim <= 64);
-}
-
-/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long, the more
-/// so of grouped heads. log: bwd-ordered-causal-128, bwd-ordered-grouped
-bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
-  const std::int64_t long_enough = heads_per_key_head(problem) > 1 ? kLongCausal : 1024;
-  const bool waits_long = config.rule.mask_right && config.head_dim > 64 && problem.seqlen_k < long_enough;
-  return can_order_sums(config) && !waits_long;
-}
-
-/// Whether sums in order take less time than in any: under a causal mask at 64 columns, of long sequences with so many
-/// blocks of keys that few wait for one another. Other rules were not measured. log: bwd-ordered-default
-bool gains_by_order(const AttentionProblem& problem, const backward::Config& config) {
-  const bool is_plain = config.rule == ScoreRule{.element = config.rule.element, .mask_right = true};
-  if (!is_plain || std::max(config.head_dim, config.head_dim_v) > 64 || heads_per_key_head(problem) > 1) return false;
-  constexpr std::int64_t kLeastBlocks = 1024;
-  constexpr std::int64_t kBlock = 128;
-  const Checked blocks = Checked(problem.batch) * problem.heads_q * (problem.seqlen_k / kBlock);
-  return std::min(problem.seqlen_q, problem.seqlen_k) >= kLongCausal && !blocks.at_most(kLeastBlocks - 1);
-}
-
-bool adds_in_order(const AttentionProblem& problem, const backward::Config& config) {
-  return problem.deterministic || gains_by_order(problem, config);
-}
-
-/// What the problem asks for, before its tiles.
-backward::Config call_config(const AttentionProblem& problem) {
-  backward::Config config;
-  config.rule = backward_rule(problem);
-  config.wide = has_wide_heads(problem);
-  const auto compiled = config.wide ? backward::compiled_wide_head_dim : backward::compiled_head_dim;
-  config.head_dim = compiled(static_cast<int>(problem.head_dim));
-  config.head_dim_v = compiled(static_cast<int>(problem.head_dim_v));
-  return config;
-}
-
-/// A way to cut a CTA's work.
-struct BackwardTiles {
-  bool by_roles;
-  int most_head_dim;  // of Q and K, and of V
-  int block_m;
-  int stages;      // of Q, and of dO
-  bool staged_dq;  // in any order; in order the sums are always staged, and with a softcap at 64 columns never else
-};
-
-/// In order of preference. By roles there are the same bits every time, and all rules fit the registers.
-constexpr BackwardTiles kBackwardTiles[] = {
-    {.by_roles = false, .most_head_dim = 64, .block_m = 128, .stages = 3, .staged_dq = false},  // log: bwd-y
-    {.by_roles = false,
-     .most_head_dim = 128,
-     .block_m = 64,
-     .stages = 3,
-     .staged_dq = true},  // log: bwd-y, bwd-x-staged, bwd-d64-options
-    {.by_roles = true,
-     .most_head_dim = 128,
-     .block_m = 128,
-     .stages = 2,
-     .staged_dq = false},  // log: bwd-roles-d128-d64
-    {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: bwd-roles
-
-backward::Config with(backward::Config config, const BackwardTiles& tiles, bool in_order) {
-  if (config.wide) return with_wide_tiles(config);
-  config.by_roles = tiles.by_roles;
-  config.block_m = tiles.block_m;
-  config.q_stages = config.do_stages = tiles.stages;
-  config.ordered = in_order && !tiles.by_roles;
-  const bool from_registers = config.rule.softcap && config.head_dim <= 64;  // log: bwd-d64-options
-  config.staged_dq = (tiles.staged_dq && !from_registers) || config.ordered;
-  // With used lengths nobody knows which items are the shortest; at 128 it does not pay. log: bwd-ordered-causal-128
-  config.alternates = config.ordered && config.rule.mask_right && !config.rule.varlen && config.head_dim <= 64;
-  config.dp_ahead = config.rule.bias && !config.rule.softcap &&
-                    !takes_scores(config.rule);  // as registers allow, and compiling shows
-  return config;
-}
-
-/// Whether these tiles serve the problem, and fit registers and shared memory. `asked_for`: where the same bits are
-/// wanted, however long blocks of keys wait for each other.
-bool takes(const AttentionProblem& problem, const backward::Config& config, const BackwardTiles& tiles,
-           bool asked_for) {
-  const ScoreRule& rule = config.rule;
-  if (config.wide) return tiles.by_roles && tiles.block_m == config.block_m;
-  if (std::max(config.head_dim, config.head_dim_v) > tiles.most_head_dim) return false;
-  if (rule.block_mask % tiles.block_m != 0) return false;
-  if (problem.expression.gradients != 0 && tiles.block_m > kRowsPerWarpgroup) return false;  // for lack of registers
-  if (!tiles.by_roles) {
-    if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v, config.block_m)) return false;
-    if (config.ordered && rule.text.score && config.head_dim > 64) return false;  // for lack of registers
-    if (problem.deterministic && !(asked_for ? can_order_sums(config) : orders_sums(problem, config))) return false;
-  }
-  return smem_plan(config).total_bytes <= kMaxSmemBytes;
-}
-
-/// The first candidate that takes the problem, or the one that is asked for. The last one takes all that the engine
-/// does.
-backward::Config choose_tiles(const AttentionProblem& problem, const backward::Config& config,
-                              const gpu::Choice& choice) {
-  for (const backward::Config& tiles : choice.has_tiles() ? tile_choices(problem) : std::vector<backward::Config>()) {
-    if (choice.wants(tiles.block_m, block_n(tiles), 1)) return tiles;
-  }
-  const bool in_order = adds_in_order(problem, config);
-  backward::Config chosen = config;
-  for (const BackwardTiles& tiles : kBackwardTiles) {
-    chosen = with(config, tiles, in_order);
-    if (takes(problem, chosen, tiles, false)) break;
-  }
-  return chosen;
-}
 
 backward::QueryGradientConfig query_config(const backward::Config& config) {
   backward::QueryGradientConfig query;
@@ -240,11 +119,45 @@ struct BiasStages {
 /// In order of preference: the first that fits shared memory. log: bwd-dropout-roles
 constexpr BiasStages kBiasStages[] = {{2, 2, 2}, {2, 1, 2}, {2, 1, 1}};
 
+/// Calls whose tiles the model compares: of the joint design with 64 queries a step, without a mask or causal, of
+/// sequences of one length, without options. By roles at 64 columns more is lost than the model says.
+/// log: bwd-roles-d128-d64
+bool compares_tiles(const AttentionProblem& problem, const backward::Config& rule) {
+  const ScoreRule plain{.element = rule.rule.element, .mask_right = rule.rule.mask_right};
+  return rule.rule == plain && !rule.by_roles && rule.block_m == kRowsPerWarpgroup && problem.total_q > 0 &&
+         problem.total_k > 0 && problem.heads_q > 0;
+}
+
+/// The rule's variant, or one of more items where the rule's leave multiprocessors idle and these are predicted to be
+/// faster: the model favours kernels by roles, by up to a half. log: idle-device-tiles
+backward::Config with_faster_tiles(const AttentionProblem& problem, const DeviceShape& shape,
+                                   const backward::Config& rule) {
+  constexpr double kMargin = 1.5;
+  if (!compares_tiles(problem, rule)) return rule;
+  const Checked items =
+      Checked(gpu::backward_blocks(problem.seqlen_k, block_n(rule))) * gpu::backward_key_heads(problem);
+  if (!gpu::has_few_tiles(items, shape)) return rule;
+  const auto work_of = [&](const backward::Config& config) {
+    return backward_work(problem, shape, backward_plan(problem, shape, config), BackwardSteps::by_formula);
+  };
+  const gpu::PlannedWork work = work_of(rule);
+  if (!gpu::leaves_idle(work)) return rule;
+  gpu::FasterPlan faster(gpu::predicted_times(shape, work).seconds(), kMargin);
+  backward::Config chosen = rule;
+  for (const backward::Config& other : tile_choices(problem)) {
+    if (block_n(other) >= block_n(rule) || other.block_m > rule.block_m) continue;
+    if (faster.takes(gpu::predicted_times(shape, work_of(other)).seconds())) chosen = other;
+  }
+  return chosen;
+}
+
 }  // namespace
 
-Result<backward::Config> backward_config(const AttentionProblem& problem, const gpu::Choice& choice) {
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                         const gpu::Choice& choice) {
   if (Status status = check_supported(problem); !status.ok()) return status;
-  const backward::Config config = choose_tiles(problem, call_config(problem), choice);
+  backward::Config config = with_tiles(problem, choice);
+  if (!choice.has_tiles()) config = with_faster_tiles(problem, shape, config);
   for (const auto& [blocks, rows, what] :
        {std::tuple{Checked(gpu::backward_blocks(problem.seqlen_q, config.block_m)) * problem.heads_q, config.block_m,
                    "query"},
@@ -276,20 +189,6 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
     }
   }
   return config;
-}
-
-std::vector<backward::Config> tile_choices(const AttentionProblem& problem) {
-  const backward::Config call = call_config(problem);
-  const bool in_order = adds_in_order(problem, call);
-  std::vector<backward::Config> choices;
-  bool has_joint = false;  // the joint design has one way for each head_dim and rule
-  for (const BackwardTiles& tiles : kBackwardTiles) {
-    const backward::Config config = with(call, tiles, in_order);
-    if (!takes(problem, config, tiles, true) || (has_joint && !tiles.by_roles)) continue;
-    has_joint = has_joint || !tiles.by_roles;
-    choices.push_back(config);
-  }
-  return choices;
 }
 
 std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {

@@ -61,11 +61,10 @@ struct BackwardPlan {
 };
 
 /// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
-/// With the tiles that `choice` asks for, where they serve the problem.
-Result<backward::Config> backward_config(const AttentionProblem& problem, const gpu::Choice& choice = {});
-
-/// The variants of all tiles that `choice` may ask for.
-std::vector<backward::Config> tile_choices(const AttentionProblem& problem);
+/// With the tiles that `choice` asks for, where they serve the problem; else with the rule's, or with others where
+/// those leave much of the device idle and the model of times is sure that these are faster.
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                         const gpu::Choice& choice = {});
 
 /// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
 /// one for this problem.

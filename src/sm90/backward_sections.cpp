@@ -13,6 +13,8 @@ namespace {
 
 using gpu::DeviceShape;
 
+constexpr std::int64_t kFewSections = 8;
+
 /// Of heads that were measured in flight on 132 multiprocessors: as many for each.
 std::int64_t heads_for(const DeviceShape& shape, std::int64_t measured) {
   constexpr std::int64_t kMeasured = 132;
@@ -54,8 +56,7 @@ std::int64_t grouped_causal_section(const AttentionProblem& problem, const Devic
 /// Where sections are few, the largest of at most `most` heads of which all are as long: the last one's long items
 /// would end alone. log: bwd-sections-few
 std::int64_t dividing_section(std::int64_t heads, std::int64_t most) {
-  constexpr std::int64_t kFew = 8;
-  if (heads >= kFew * most) return most;
+  if (heads >= kFewSections * most) return most;
   for (std::int64_t section = std::min(heads, most); 2 * section > most; --section) {
     if (heads % section == 0) return section;
   }
@@ -86,6 +87,17 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
   const std::int64_t most = heads_for(shape, 8);
   if (config.rule.mask_right) return most;
   return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), heads_for(shape, 4), most);
+}
+
+/// The same of grouped heads under a causal mask: as many as fit L2, and where sections are few, as many more or less
+/// as make all of them as long. log: bwd-sections-roles-grouped
+std::int64_t grouped_roles_section(const AttentionProblem& problem, const DeviceShape& shape,
+                                   const backward::Config& config) {
+  const std::int64_t heads = gpu::backward_key_heads(problem);
+  const std::int64_t held = std::max<std::int64_t>(1, heads_in_l2(problem, shape, config));
+  if (heads >= kFewSections * held) return held;
+  const std::int64_t more = even_section(heads, held);
+  return 2 * more <= 3 * held ? more : dividing_section(heads, held);
 }
 
 /// Where dQ's sums are added to in order, under a causal mask. Grouped heads all start together, or at 64 those that
@@ -121,7 +133,8 @@ std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& 
   return config.by_roles ? 0 : static_cast<std::int64_t>(sizeof(float)) * problem.head_dim;
 }
 
-// Windows and, by roles, grouped heads and packed sequences were not measured; nor were packed ones without a mask.
+// Windows and, by roles, packed sequences and grouped heads without a mask were not measured; nor were packed ones
+// without a mask.
 std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
                            std::int64_t key_blocks, int wanted) {
   const ScoreRule& rule = config.rule;
@@ -131,8 +144,11 @@ std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& s
   } else if (config.ordered) {
     section = ordered_section(problem, shape, config);
   } else if (config.by_roles) {
-    const bool is_measured = !rule.mask_left && !rule.varlen && heads_per_key_head(problem) == 1;
-    if (is_measured) section = roles_section(problem, shape, config);
+    const bool is_grouped = heads_per_key_head(problem) > 1;
+    const bool is_measured = !rule.mask_left && !rule.varlen && (!is_grouped || rule.mask_right);
+    if (is_measured) {
+      section = is_grouped ? grouped_roles_section(problem, shape, config) : roles_section(problem, shape, config);
+    }
   } else if (rule.mask_right && !rule.mask_left) {
     section = causal_section(problem, shape, config, key_blocks);
   } else if (!rule.mask_left && !rule.varlen) {

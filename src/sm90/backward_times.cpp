@@ -111,15 +111,17 @@ double seconds_around(const AttentionProblem& problem, const DeviceShape& shape,
   return seconds;
 }
 
-/// Where there are too many items to simulate.
-double last_steps_of(const AttentionProblem& mean, const DeviceShape& shape, const BackwardPlan& plan, double all_steps,
-                     double longest) {
-  const backward::Config& c = plan.config;
+/// Of all sequences and key heads.
+double items_of(const AttentionProblem& mean, const BackwardPlan& plan) {
   const backward::Params& params = plan.params;
-  const double items = static_cast<double>(std::max<std::int64_t>(1, mean.batch)) * params.heads_kv * params.key_parts *
-                       static_cast<double>(gpu::backward_blocks(mean.seqlen_k, block_n(c)));
-  const double overhead = item_overhead(c, c.shares_keys);
-  return gpu::last_steps(items, all_steps + items * overhead, params.part_heads * longest + overhead, shape);
+  return static_cast<double>(std::max<std::int64_t>(1, mean.batch)) * params.heads_kv * params.key_parts *
+         static_cast<double>(gpu::backward_blocks(mean.seqlen_k, block_n(plan.config)));
+}
+
+/// Where items are not simulated. `all`: their steps, what they take before and after them included.
+double last_steps_of(const DeviceShape& shape, const BackwardPlan& plan, double items, double all, double longest) {
+  const double overhead = item_overhead(plan.config, plan.config.shares_keys);
+  return gpu::last_steps(items, all, plan.params.part_heads * longest + overhead, shape);
 }
 
 /// What is read and written once, with the sums of items that share keys, and dS by roles.
@@ -134,7 +136,8 @@ double bytes_once(const AttentionProblem& problem, const BackwardPlan& plan, dou
 
 }  // namespace
 
-gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan,
+                               BackwardSteps by) {
   const backward::Config& c = plan.config;
   gpu::PlannedWork work{.rule = c.rule};
   if (plan.launches.empty() || problem.total_q == 0 || problem.total_k == 0 || problem.heads_q == 0) return work;
@@ -145,9 +148,13 @@ gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShap
   const double all_steps = steps.all * batch * params.heads;
   DeviceShape workers = shape;  // each of an item's own
   workers.multiprocessors /= ctas_per_item(c);
-  const std::optional<SimulatedOrder> order = simulate_order(mean, workers, plan, query_bytes(problem, c));
+  std::optional<SimulatedOrder> order;
+  if (by == BackwardSteps::simulated) order = simulate_order(mean, workers, plan, query_bytes(problem, c));
   work.step = backward_step(c);
-  work.steps = order.has_value() ? order->steps : last_steps_of(mean, workers, plan, all_steps, steps.longest);
+  const double items = items_of(mean, plan);
+  const double with_overhead = all_steps + items * item_overhead(c, c.shares_keys);
+  work.steps = order.has_value() ? order->steps : last_steps_of(workers, plan, items, with_overhead, steps.longest);
+  work.filled = std::min(1.0, all_steps / workers.multiprocessors / work.steps);
   // In any order items drift apart further than their numbers of steps say.
   double again = order.has_value() ? (order->read_rows - gpu::query_rows(problem)) * query_bytes(problem, c) : 0.0;
   if (!c.ordered || !order.has_value()) again = std::max(again, bytes_again(mean, workers, plan, all_steps));

@@ -3,6 +3,8 @@
 
 #include "call/heads.h"
 #include "gpu/plan/backward_plan.h"
+#include "sm90/backward_tiles.h"
+#include "sm90/idle_calls.h"
 #include "sm90/times.h"
 
 namespace strobe::sm90 {
@@ -21,6 +23,10 @@ std::vector<gpu::Candidate> forward_candidates(const AttentionProblem& problem, 
                                                const forward::Config& config) {
   gpu::Candidates candidates;
   add_forward(problem, shape, {}, candidates);
+  if (const auto left = rule_left(problem, shape)) {
+    add_forward(problem, shape, *left, candidates);
+    candidates.measure_last();
+  }
   const ForwardPlan rule = forward_plan(problem, shape, config);
   const int split = config.schedule == Schedule::split ? rule.workers : 0;
   for (const int split_ctas : gpu::other_splits(split, shape.multiprocessors, rule.tiles.tiles, config.rule.varlen)) {
@@ -35,7 +41,7 @@ std::vector<gpu::Candidate> forward_candidates(const AttentionProblem& problem, 
 
 void add_backward(const AttentionProblem& problem, const DeviceShape& shape, const gpu::Choice& choice,
                   gpu::Candidates& candidates) {
-  const Result<backward::Config> config = backward_config(problem, choice);
+  const Result<backward::Config> config = backward_config(problem, shape, choice);
   if (!config.ok()) return;
   const BackwardPlan plan = backward_plan(problem, shape, *config, choice);
   candidates.add(choice, shape, backward_work(problem, shape, plan), explain(problem, plan));
@@ -44,7 +50,7 @@ void add_backward(const AttentionProblem& problem, const DeviceShape& shape, con
 /// The same tiles with other parts of the query heads, and with other sections.
 void add_orders(const AttentionProblem& problem, const DeviceShape& shape, const gpu::Choice& tiles,
                 gpu::Candidates& candidates) {
-  const Result<backward::Config> config = backward_config(problem, tiles);
+  const Result<backward::Config> config = backward_config(problem, shape, tiles);
   if (!config.ok()) return;
   const BackwardPlan own = backward_plan(problem, shape, *config, tiles);
   std::vector<int> parts = {own.params.part_heads};
@@ -68,6 +74,10 @@ std::vector<gpu::Candidate> backward_candidates(const AttentionProblem& problem,
   gpu::Candidates candidates;
   add_backward(problem, shape, {}, candidates);
   if (problem.total_q == 0 || problem.total_k == 0 || problem.heads_q == 0) return candidates.ranked();
+  if (const auto left = rule_left(problem, shape)) {
+    add_backward(problem, shape, *left, candidates);
+    candidates.measure_last();
+  }
   add_orders(problem, shape, {}, candidates);
   for (const backward::Config& tiles : tile_choices(problem)) {
     add_orders(problem, shape, {.block_m = tiles.block_m, .block_n = block_n(tiles), .ctas = 1}, candidates);
@@ -83,7 +93,7 @@ Result<std::vector<gpu::Candidate>> candidates(const AttentionProblem& problem, 
     if (!config.ok()) return config.status();
     return forward_candidates(problem, shape, *config);
   }
-  const Result<backward::Config> config = backward_config(problem);
+  const Result<backward::Config> config = backward_config(problem, shape);
   if (!config.ok()) return config.status();
   return backward_candidates(problem, shape);
 }

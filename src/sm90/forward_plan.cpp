@@ -9,6 +9,7 @@
 #include "call/visible_keys.h"
 #include "gpu/params/element.h"
 #include "gpu/params/score.h"
+#include "gpu/plan/faster_plan.h"
 #include "gpu/plan/row_invariant.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/dealt_tiles.h"
@@ -19,6 +20,7 @@
 #include "sm90/row_invariant.h"
 #include "sm90/shown_blocks.h"
 #include "sm90/supported.h"
+#include "sm90/times.h"
 #include "sm90/wide_tiles.h"
 
 namespace strobe::sm90 {
@@ -121,6 +123,58 @@ forward::Config with_schedule(const forward::Config& tiles, const AttentionProbl
   return completed(config);
 }
 
+/// Calls whose tiles the model compares: without a mask or causal, of sequences of one length, without options. Others
+/// were measured where they fill a device, and are not in the pack with other tiles.
+bool compares_tiles(const AttentionProblem& problem, const forward::Config& rule) {
+  const ScoreRule plain{.element = rule.rule.element, .mask_right = rule.rule.mask_right};
+  return rule.rule == plain && rule.keys == forward::KeySource::tensor && !rule.entries && rule.packed_heads == 1 &&
+         problem.seqlen_k > 0 && rule.schedule != Schedule::split;
+}
+
+/// A plan but for the list of a dealt schedule, which takes longer to make than all else.
+ForwardPlan plan_without_list(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
+                              const gpu::Choice& choice) {
+  ForwardPlan plan;
+  plan.config = config;
+  const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
+  if (sequences == 0 || problem.heads_q == 0 || problem.total_q == 0) return plan;
+  plan.tiles.heads = static_cast<int>(problem.heads_q) / config.packed_heads;
+  plan.tiles.m_tiles = static_cast<int>(std::max<std::int64_t>(1, m_tiles_of(problem, config)));
+  plan.tiles.tiles = (Checked(plan.tiles.m_tiles) * sequences * plan.tiles.heads).value<int>();
+  plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
+  plan.tiles.by_inner = Divisor::of(sequences_are_inner(config.rule) ? static_cast<int>(sequences) : plan.tiles.heads);
+  plan.workers = std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles);
+  if (config.schedule == Schedule::split) {
+    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape, choice.split_ctas));
+  }
+  plan.workers = std::max(plan.workers / cluster_ctas(config), 1) * cluster_ctas(config);
+  return plan;
+}
+
+/// The rule's variant, or one of more tiles where the rule's leave multiprocessors idle and these are predicted to be
+/// faster. log: idle-device-tiles
+forward::Config with_faster_tiles(const AttentionProblem& problem, const DeviceShape& shape,
+                                  const forward::Config& call, const forward::Config& rule) {
+  constexpr double kMargin = 1.15;
+  if (!compares_tiles(problem, rule)) return rule;
+  const auto work_of = [&](const forward::Config& config) {
+    return forward_work(problem, shape, plan_without_list(problem, shape, config, {}));
+  };
+  const Checked tiles = Checked(m_tiles_of(problem, rule)) * problem.batch * problem.heads_q;
+  if (!gpu::has_few_tiles(tiles, shape)) return rule;
+  const gpu::PlannedWork work = work_of(rule);
+  if (!gpu::leaves_idle(work)) return rule;
+  gpu::FasterPlan faster(gpu::predicted_times(shape, work).seconds(), kMargin);
+  forward::Config chosen = rule;
+  for (const forward::Config& other : tile_choices(call, problem)) {
+    if (m_tiles_of(problem, other) <= m_tiles_of(problem, rule)) continue;
+    const forward::Config config = with_schedule(other, problem, shape);
+    if (config.schedule == Schedule::split) continue;
+    if (faster.takes(gpu::predicted_times(shape, work_of(config)).seconds())) chosen = config;
+  }
+  return chosen;
+}
+
 }  // namespace
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
@@ -128,8 +182,9 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   if (Status status = check_supported(problem); !status.ok()) return status;
   const forward::Config call = call_config(problem);
   const std::optional<forward::Config> whole = with_whole_chunks(call, problem, shape);
-  const forward::Config config =
+  forward::Config config =
       with_schedule(whole.has_value() ? *whole : with_tiles(call, problem, choice), problem, shape, choice.split_ctas);
+  if (!choice.has_tiles() && !whole.has_value()) config = with_faster_tiles(problem, shape, call, config);
   const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * (problem.batch + 1) * problem.heads_q).value();
   if (tiles > kMaxInt) {
     return unsupported("{} tiles of {} query rows: the sm90 kernels take up to {}", tiles, block_m(config), kMaxInt);
@@ -170,21 +225,9 @@ bool always_shares_values(const AttentionProblem& problem, const forward::Config
 
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
                          const gpu::Choice& choice) {
-  ForwardPlan plan;
-  plan.config = config;
-  const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
-  if (sequences == 0 || problem.heads_q == 0 || problem.total_q == 0) return plan;
-  plan.tiles.heads = static_cast<int>(problem.heads_q) / config.packed_heads;
-  plan.tiles.m_tiles = static_cast<int>(std::max<std::int64_t>(1, m_tiles_of(problem, config)));
-  plan.tiles.tiles = (Checked(plan.tiles.m_tiles) * sequences * plan.tiles.heads).value<int>();
-  plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
-  plan.tiles.by_inner = Divisor::of(sequences_are_inner(config.rule) ? static_cast<int>(sequences) : plan.tiles.heads);
-  plan.workers = std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles);
+  ForwardPlan plan = plan_without_list(problem, shape, config, choice);
+  if (plan.tiles.tiles == 0) return plan;
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
-  if (config.schedule == Schedule::split) {
-    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape, choice.split_ctas));
-  }
-  plan.workers = std::max(plan.workers / cluster_ctas(config), 1) * cluster_ctas(config);
   if (config.schedule == Schedule::split) {
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles.tiles, plan.workers);
   }

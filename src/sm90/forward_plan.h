@@ -34,7 +34,8 @@ struct ForwardPlan {
 inline std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
 /// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
-/// With the tiles and the split that `choice` asks for, where they may be.
+/// With the tiles and the split that `choice` asks for, where they may be; else with the rule's tiles, or with others
+/// where those leave much of the device idle and the model of times is sure that these are faster.
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape,
                                        const gpu::Choice& choice = {});
 

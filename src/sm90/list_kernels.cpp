@@ -45,7 +45,7 @@ Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, co
 
 Status list_backwards(const AttentionProblem& problem, const DeviceShape& shape, const gpu::Choice& choice,
                       gpu::PackList& list) {
-  const Result<backward::Config> config = backward_config(problem, choice);
+  const Result<backward::Config> config = backward_config(problem, shape, choice);
   if (!config.ok()) return config.status();
   list_backward(problem, shape, *config, choice, list);
   const auto aligned = aligned_bias_config(problem, *config);

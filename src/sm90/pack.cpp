@@ -8,6 +8,7 @@
 #include "gpu/plan/known_devices.h"
 #include "gpu/plan/supported.h"
 #include "gpu/variant/architecture.h"
+#include "sm90/idle_calls.h"
 #include "sm90/list_kernels.h"
 
 namespace strobe::sm90 {
@@ -231,11 +232,12 @@ std::vector<AttentionProblem> wide_problems() {
   return problems;
 }
 
-/// Calls that the kernels lack are left out: they need none.
+/// With the tiles of the rule, as a call of many such sequences is planned. Calls that the kernels lack are left out:
+/// they need none.
 void add(AttentionProblem problem, Pass pass, bool deterministic, gpu::PackList& list) {
   problem.pass = pass;
   problem.deterministic = deterministic;
-  static_cast<void>(list_kernels(problem, kH200, {}, list));
+  static_cast<void>(list_kernels(problem, kH200, rule_left(problem, kH200).value_or(gpu::Choice()), list));
 }
 
 void add_forward(const AttentionProblem& problem, gpu::PackList& list) { add(problem, Pass::forward, false, list); }
@@ -283,6 +285,7 @@ std::vector<runtime::CommonVariant> pack() {
     if (!problem.packed_q) add_backward(problem, true, list);
   }
   add_grouped_backwards(list);
+  add_idle_calls(list);
   for (const AttentionProblem& problem : options_of_models()) {
     add_forward(problem, list);
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, list);

@@ -10,6 +10,10 @@ namespace strobe::sm90 {
 
 gpu::PlannedWork forward_work(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
 
-gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan);
+/// Whose steps are known by simulating the order of items, which takes up to some milliseconds, or by a formula.
+enum class BackwardSteps : unsigned char { simulated, by_formula };
+
+gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan,
+                               BackwardSteps steps = BackwardSteps::simulated);
 
 }  // namespace strobe::sm90

@@ -91,6 +91,18 @@ TEST(Bench, PrintsALineForEachCell) {
   EXPECT_EQ(outcome.out.find("standard"), std::string::npos) << outcome.out;
 }
 
+TEST(Bench, TakesSeveralBatches) {
+  const Outcome json = run_program({"bench", "--pass", "forward", "--dtype", "float32", "--mask", "full", "--seqlen",
+                                    "64", "--batch", "1,3", "--repeats", "1", "--threads", "1", "--json", "-"});
+  const nlohmann::json document = nlohmann::json::parse(json.out, nullptr, false);
+  ASSERT_FALSE(document.is_discarded()) << json.out << json.err;
+  EXPECT_EQ(document["rows"].front()["batch"], 1);
+  EXPECT_EQ(document["rows"].back()["batch"], 3);
+  const Outcome text = run_program({"bench", "--pass", "forward", "--dtype", "float32", "--mask", "full", "--seqlen",
+                                    "64", "--batch", "1,3", "--repeats", "1", "--threads", "1"});
+  EXPECT_NE(text.out.find("batch 1 and 3, heads 8"), std::string::npos) << text.out;
+}
+
 TEST(Bench, TakesQueryAndKeyLengthsApart) {
   const TemporaryFolder folder;
   const std::string json = folder / "bench.json";

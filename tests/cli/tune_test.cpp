@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -54,6 +55,16 @@ TEST_F(TuneCommand, SaysWhatIsWrongWithItsFiles) {
   expect_rejection(run_program({"tune", "--recorded", folder_ / "missing"}), 2, "cannot be read");
   expect_rejection(run_program({"tune", "--tokens", "1000", "--seqlen", "512"}), 2, "tokens");
   expect_rejection(run_program({"tune", "--recorded", good, "--config", good}), 2, "--config");
+  expect_rejection(run_program({"tune", "--batch", "1,x"}), 2, "--batch");
+}
+
+TEST_F(TuneCommand, LooksAtItsOutputBeforeItMeasures) {
+  const std::string notes = folder_ / "notes.txt";
+  std::ofstream(notes) << "notes";
+  expect_rejection(run_program({"tune", "--output", notes}), 2, "is not written over");
+  expect_rejection(run_program({"tune", "--output", notes + "/table.txt"}), 2, "table.txt");
+  std::ifstream file(notes);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "notes");
 }
 
 TEST_F(TuneCommand, NeedsAGpu) {

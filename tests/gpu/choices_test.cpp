@@ -89,6 +89,20 @@ TEST_P(GpuChoices, ForOtherDevicesAreRight) {
   }
 }
 
+/// Short sequences leave a GPU idle and have tiles for that, on one multiprocessor those of long ones.
+TEST_P(GpuChoices, OfWhatFillsADeviceAreRight) {
+  const gpu::Override<gpu::DeviceShape> override([](gpu::DeviceShape& shape) { shape.multiprocessors = 1; });
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+      for (const bool deterministic : {false, true}) {
+        AttentionCase attention = plain_case(700, head_dim, causal);
+        attention.options.deterministic = deterministic;
+        expect_right(attention, "one multiprocessor");
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, GpuChoices, kFamilies, family_name);
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bench/command/flags.h"
-#include "bench/command/peers.h"
+#include "bench/command/median.h"
 #include "commands.h"
 #include "compared_tables.h"
 #include "gpu/call_candidates.h"
@@ -26,6 +26,7 @@
 #include "recorded_calls.h"
 #include "runtime/tuned_table.h"
 #include "tune_measure.h"
+#include "tune_table.h"
 #include "tune_tensors.h"
 
 namespace strobe::program {
@@ -41,11 +42,12 @@ Examples:
   strobe tune --recorded calls.jsonl              what STROBE_RECORD recorded
   strobe tune --config config.json --training     a model's calls
   strobe tune --pass backward --mask causal --heads 32 --heads-kv 8
-              --seqlen 8192 --deterministic
+              --seqlen 2048,8192 --batch 1,16 --deterministic
   strobe tune --compare first.txt second.txt      how much two tables agree
 
 Without --output the table is where the library reads it: STROBE_TUNED, or the
-folder tuned beside the kernel cache. Calls that it has beside these stay.)";
+folder tuned beside the kernel cache. Calls that it has beside these stay; a
+file that is no table, or one of another device, is not written over.)";
 
 struct TuneFlags {
   BenchFlags cells;
@@ -206,27 +208,12 @@ Result<std::vector<TuneRow>> tune_all(const std::vector<TuneCall>& calls, const 
   return rows;
 }
 
-ExitCode tune(const TuneFlags& flags) {
-  const JsonFlag& json = flags.cells.json;
-  if (Status status = json.prepare(); !status.ok()) return report(status);
-  if (!flags.compared.empty()) return compare_tables(flags.compared[0], flags.compared[1], json);
-  const Result<std::vector<AttentionProblem>> problems = problems_of(flags);
-  if (!problems.ok()) return report(problems.status());
-  const Result<gpu::ThisDevice> own = gpu::this_device();
-  if (!own.ok()) return report(own.status());
-  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(0);
-  if (!device.ok()) return report(device.status());
-  const TuneCalls calls = calls_of(*problems, *own);
-
-  const std::string path = flags.output.empty() ? runtime::tuned_path(**device) : flags.output;
-  runtime::TunedTable table{
-      .device = runtime::tuned_device(**device), .library = runtime::tuned_library(), .entries = {}};
-  const runtime::TunedRead before = runtime::read_tuned(path);
-  if (before.reason.empty() && before.table.device == table.device && before.table.library == table.library) {
-    table.entries = before.table.entries;
-  }
+/// Measures the calls on the device and writes what is the fastest.
+ExitCode tune_into(const std::string& path, TableToWrite& before, const TuneCalls& calls,
+                   const runtime::CudaDevice& device, const JsonFlag& json) {
+  runtime::TunedTable& table = before.table;
   const Interruptible interruptible;
-  const Result<std::vector<TuneRow>> rows = tune_all(calls.calls, **device, table);
+  const Result<std::vector<TuneRow>> rows = tune_all(calls.calls, device, table);
   if (!rows.ok()) return report(rows.status());
   print_rows(*rows);
   for (const auto& [reason, count] : calls.lacking) {
@@ -235,9 +222,33 @@ ExitCode tune(const TuneFlags& flags) {
   if (const std::string why = runtime::write_tuned(path, table); !why.empty()) {
     return report({StatusCode::device_error, fmt::format("'{}' cannot be written: {}", path, why)});
   }
-  print_wrapped(fmt::format("{} calls of {} are in {}\n", table.entries.size(), own->name, path));
-  const ExitCode written = report(json.write(json_of(*rows, own->name, path)));
+  print_wrapped(before.note);
+  print_wrapped(fmt::format("{} calls of {} are in {}\n", table.entries.size(), device.name, path));
+  const ExitCode written = report(json.write(json_of(*rows, device.name, path)));
   return Interruptible::interrupted() ? report_interrupted() : written;
+}
+
+ExitCode tune(const TuneFlags& flags) {
+  const JsonFlag& json = flags.cells.json;
+  if (Status status = json.prepare(); !status.ok()) return report(status);
+  if (!flags.compared.empty()) return compare_tables(flags.compared[0], flags.compared[1], json);
+  const Result<std::vector<AttentionProblem>> problems = problems_of(flags);
+  if (!problems.ok()) return report(problems.status());
+  std::string path = flags.output;
+  Result<runtime::TunedTable> before = path.empty() ? runtime::TunedTable() : table_before(path);
+  if (!before.ok()) return report(before.status());
+  const Result<gpu::ThisDevice> own = gpu::this_device();
+  if (!own.ok()) return report(own.status());
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(0);
+  if (!device.ok()) return report(device.status());
+  if (path.empty()) {
+    path = runtime::tuned_path(**device);
+    before = table_before(path);
+    if (!before.ok()) return report(before.status());
+  }
+  Result<TableToWrite> table = table_to_write(path, *before, runtime::tuned_device(**device), runtime::tuned_library());
+  if (!table.ok()) return report(table.status());
+  return tune_into(path, *table, calls_of(*problems, *own), **device, json);
 }
 
 }  // namespace

@@ -6,15 +6,13 @@
 #include <utility>
 
 #include "bench/command/gpu_call.h"
-#include "bench/command/peers.h"
+#include "bench/command/median.h"
 #include "gpu/call/override.h"
 #include "interrupt.h"
 #include "tune_tensors.h"
 
 namespace strobe::program {
 namespace {
-
-constexpr double kMore = 1.02;  // times as fast
 
 using gpu::Candidate;
 using gpu::PlannedChoice;
@@ -49,16 +47,6 @@ Result<std::vector<Turn>> make_turns(const Arguments& host, const AttentionOptio
   return turns;
 }
 
-/// How many times as fast as `than` it is, in all rounds but one.
-double ratio(const MeasuredCandidate& than, const MeasuredCandidate& it) {
-  std::vector<double> ratios;
-  for (std::size_t round = 0; round < it.rounds.size(); ++round) {
-    ratios.push_back(than.rounds[round] / it.rounds[round]);
-  }
-  std::ranges::sort(ratios);
-  return ratios.size() > 1 ? ratios[1] : ratios.front();
-}
-
 }  // namespace
 
 Result<std::vector<MeasuredCandidate>> measure_candidates(const AttentionProblem& problem,
@@ -83,24 +71,6 @@ Result<std::vector<MeasuredCandidate>> measure_candidates(const AttentionProblem
     }
   }
   return measured;
-}
-
-TunedResult choose_measured(const std::vector<MeasuredCandidate>& measured, std::optional<gpu::Choice> before) {
-  const auto kept = std::ranges::find_if(
-      measured, [&](const MeasuredCandidate& one) { return before.has_value() && one.candidate.choice == *before; });
-  const std::size_t standing = kept == measured.end() ? 0 : static_cast<std::size_t>(kept - measured.begin());
-  std::vector<double> ratios;
-  for (const MeasuredCandidate& one : measured) ratios.push_back(ratio(measured[standing], one));
-  const double best = std::ranges::max(ratios);
-  std::size_t chosen = standing;
-  if (best > kMore) {
-    const auto near = std::ranges::find_if(ratios, [&](double one) { return one > kMore && kMore * one >= best; });
-    chosen = static_cast<std::size_t>(near - ratios.begin());
-  }
-  const double milliseconds = median(measured[chosen].rounds);
-  return {.index = chosen,
-          .gain = chosen == 0 ? 1.0 : median(measured[0].rounds) / milliseconds,
-          .milliseconds = milliseconds};
 }
 
 }  // namespace strobe::program

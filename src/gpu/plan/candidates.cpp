@@ -38,10 +38,13 @@ std::vector<Candidate> Candidates::ranked() const {
   if (all_.empty()) return {};
   std::vector<Candidate> ranked = fastest(all_, false);
   const std::vector<Candidate> others = fastest(all_, true);
-  ranked.resize(std::min(ranked.size(), kMost - 1 - std::min(kMostOfOthers, others.size())));
+  const std::size_t apart = 1 + std::size_t{measured_.has_value()};
+  ranked.resize(std::min(ranked.size(), kMost - apart - std::min(kMostOfOthers, others.size())));
   ranked.insert(ranked.begin(), all_.front());
+  if (measured_.has_value()) ranked.push_back(*measured_);
   for (const Candidate& other : others) {
-    if (ranked.size() < kMost) ranked.push_back(other);
+    const bool is_in = measured_.has_value() && other.choice == measured_->choice;
+    if (ranked.size() < kMost && !is_in) ranked.push_back(other);
   }
   return ranked;
 }

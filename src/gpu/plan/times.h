@@ -34,6 +34,7 @@ struct PlannedWork {
   ScoreRule rule;
   StepWork step;
   double steps = 0.0;           // of the multiprocessor that ends last; the starts and ends of its tiles count as steps
+  double filled = 1.0;          // share of the multiprocessors that are at their tiles, on average until then
   double memory_bytes = 0.0;    // read and written by the main kernel
   double around_seconds = 0.0;  // of the kernels before and after it
   int launches = 1;

@@ -64,7 +64,7 @@ TEST(Choice, IsALineOfThePlansText) {
 TEST(Choice, ChangesABackwardsOrder) {
   const AttentionProblem problem = backward_of(8192, 64);
   const auto plan = [&](const Choice& choice) {
-    return sm90::backward_plan(problem, test::kH100, *sm90::backward_config(problem, choice), choice);
+    return sm90::backward_plan(problem, test::kH100, *sm90::backward_config(problem, test::kH100, choice), choice);
   };
   EXPECT_EQ(plan({.section_heads = 3}).params.section_heads, 3);
   EXPECT_EQ(plan({.part_heads = 2}).params.part_heads, 2);
@@ -75,7 +75,8 @@ TEST(Choice, ChangesABackwardsOrder) {
   EXPECT_FALSE(plan({.block_m = 32, .block_n = 64, .ctas = 1}).config.by_roles);
   const AttentionProblem ordered = backward_of(8192, 40, true);
   const auto part_heads = [&](int wanted) {
-    return sm90::backward_plan(ordered, test::kH100, *sm90::backward_config(ordered), {.part_heads = wanted})
+    return sm90::backward_plan(ordered, test::kH100, *sm90::backward_config(ordered, test::kH100),
+                               {.part_heads = wanted})
         .params.part_heads;
   };
   EXPECT_EQ(part_heads(1), 1);
@@ -84,8 +85,8 @@ TEST(Choice, ChangesABackwardsOrder) {
 
 TEST(Choice, OrdersSumsOfShortSequencesOfGroupedHeads) {
   const AttentionProblem problem = backward_of(2048, 64, true);
-  EXPECT_TRUE(sm90::backward_config(problem)->by_roles);
-  EXPECT_TRUE(sm90::backward_config(problem, {.block_m = 64, .block_n = 128, .ctas = 1})->ordered);
+  EXPECT_TRUE(sm90::backward_config(problem, test::kH100)->by_roles);
+  EXPECT_TRUE(sm90::backward_config(problem, test::kH100, {.block_m = 64, .block_n = 128, .ctas = 1})->ordered);
 }
 
 TEST(Choice, ChangesTilesAndSplitsOfForwards) {
@@ -135,7 +136,7 @@ TEST(Candidates, LeaveOutOrdersThatL2DoesNotHold) {
   const AttentionProblem problem = backward_of(32768, 64, true);
   const auto seconds = [&](const Choice& choice) {
     const sm90::BackwardPlan plan =
-        sm90::backward_plan(problem, test::kH100, *sm90::backward_config(problem, choice), choice);
+        sm90::backward_plan(problem, test::kH100, *sm90::backward_config(problem, test::kH100, choice), choice);
     return predicted_times(test::kH100, sm90::backward_work(problem, test::kH100, plan)).seconds();
   };
   EXPECT_GT(seconds({.section_heads = 32, .part_heads = 2}), 1.8 * seconds({}));

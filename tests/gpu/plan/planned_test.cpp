@@ -12,6 +12,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@ namespace {
 struct PlannedCase {
   std::string name;
   AttentionProblem problem;
+  std::vector<std::string_view> devices{};  // empty: all that are known
 };
 
 AttentionProblem call_of(Pass pass, std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv,
@@ -55,10 +57,37 @@ AttentionProblem deterministic(AttentionProblem problem) {
   return problem;
 }
 
+/// One sequence each, short ones of which leave GPUs idle: the more so, the more multiprocessors they have.
+void add_single_sequences(std::vector<PlannedCase>& cases) {
+  struct Calls {
+    std::string_view name, mask;
+    AttentionProblem problem;  // but for its lengths
+  };
+  const Calls calls[] = {
+      {"forward", "", call_of(Pass::forward, 1, 16, 16, 0, 0, 64, false)},
+      {"forward", ", causal", call_of(Pass::forward, 1, 16, 16, 0, 0, 64, true)},
+      {"forward", "", call_of(Pass::forward, 1, 32, 8, 0, 0, 128, false)},
+      {"forward", ", causal", call_of(Pass::forward, 1, 16, 16, 0, 0, 128, true)},
+      {"backward", ", causal", call_of(Pass::backward, 1, 16, 16, 0, 0, 64, true)},
+      {"backward", "", call_of(Pass::backward, 1, 16, 16, 0, 0, 128, false)},
+      {"backward", ", causal", call_of(Pass::backward, 1, 32, 8, 0, 0, 128, true)},
+      {"deterministic", ", causal", deterministic(call_of(Pass::backward, 1, 32, 8, 0, 0, 128, true))}};
+  for (const auto& [name, mask, problem] : calls) {
+    for (const std::int64_t seqlen : {256, 512, 1024, 2048, 4096}) {
+      PlannedCase one{.name = fmt::format("{}, 1 x {}, {} heads for {} of {}{}", name, seqlen, problem.heads_q,
+                                          problem.heads_kv, problem.head_dim, mask),
+                      .problem = problem,
+                      .devices = {"H100", "H100 PCIe", "H20"}};
+      one.problem.seqlen_q = one.problem.seqlen_k = one.problem.total_q = one.problem.total_k = seqlen;
+      cases.push_back(std::move(one));
+    }
+  }
+}
+
 std::vector<PlannedCase> planned_cases() {
   const auto forward = [](auto... values) { return call_of(Pass::forward, values...); };
   const auto backward = [](auto... values) { return call_of(Pass::backward, values...); };
-  return {
+  std::vector<PlannedCase> cases = {
       {"forward, 4 x 4k, 16 heads of 128, causal", forward(4, 16, 16, 4096, 4096, 128, true)},
       {"forward, 1 x 16k, 32 heads of 64", forward(1, 32, 32, 16384, 16384, 64, false)},
       {"forward, 4 x 4k, 8 heads of 256, causal", forward(4, 8, 8, 4096, 4096, 256, true)},
@@ -73,6 +102,8 @@ std::vector<PlannedCase> planned_cases() {
       {"deterministic, 1 x 8k, 64 heads for 8 of 128, causal",
        deterministic(backward(1, 64, 8, 8192, 8192, 128, true))},
       {"deterministic, 1 x 16k, 32 heads of 64, causal", deterministic(backward(1, 32, 32, 16384, 16384, 64, true))}};
+  add_single_sequences(cases);
+  return cases;
 }
 
 std::string split_text(bool splits, int workers) { return splits ? fmt::format(", {} CTAs share keys", workers) : ""; }
@@ -91,7 +122,7 @@ std::string sm90_forward(const AttentionProblem& problem, const DeviceShape& sha
 }
 
 std::string sm90_backward(const AttentionProblem& problem, const DeviceShape& shape) {
-  const sm90::backward::Config config = *sm90::backward_config(problem);
+  const sm90::backward::Config config = *sm90::backward_config(problem, shape);
   const sm90::BackwardPlan plan = sm90::backward_plan(problem, shape, config);
   const auto& params = plan.params;
   EXPECT_LE(smem_plan(plan.config).total_bytes, shape.shared_bytes);
@@ -138,10 +169,11 @@ std::string planned_text(const AttentionProblem& problem, const DeviceShape& sha
 /// Each call, and below it each plan with the devices that it is for.
 std::string planned_table() {
   std::string table;
-  for (const auto& [name, problem] : planned_cases()) {
+  for (const auto& [name, problem, devices] : planned_cases()) {
     table += name + '\n';
     std::vector<std::pair<std::string, std::string>> plans;  // and devices
     for (const NamedDevice& device : kKnownDevices) {
+      if (!devices.empty() && std::ranges::find(devices, device.name) == devices.end()) continue;
       const std::string plan = planned_text(problem, device.shape);
       const auto known = std::ranges::find(plans, plan, &std::pair<std::string, std::string>::first);
       if (known == plans.end()) {
@@ -150,7 +182,7 @@ std::string planned_table() {
         known->second += ", " + std::string(device.name);
       }
     }
-    for (const auto& [plan, devices] : plans) table += fmt::format("  {}: {}\n", plan, devices);
+    for (const auto& [plan, names] : plans) table += fmt::format("  {}: {}\n", plan, names);
   }
   return table;
 }
@@ -173,7 +205,7 @@ TEST(Planned, PlansKeepTheirLimitsOnEveryDevice) {
       DeviceShape ampere = device_named("A10");
       ampere.multiprocessors = multiprocessors;
       ampere.l2_bytes = shape.l2_bytes;
-      for (const auto& [name, problem] : planned_cases()) {
+      for (const auto& [name, problem, devices] : planned_cases()) {
         SCOPED_TRACE(fmt::format("{}, {} multiprocessors, {} MB of L2", name, multiprocessors, l2_mb));
         EXPECT_NE(planned_text(problem, shape), "");
         EXPECT_NE(planned_text(problem, ampere), "");

@@ -32,7 +32,8 @@ PlannedWork sm90_work(const AttentionProblem& problem, const DeviceShape& shape)
     return sm90::forward_work(problem, shape,
                               sm90::forward_plan(problem, shape, *sm90::forward_config(problem, shape)));
   }
-  return sm90::backward_work(problem, shape, sm90::backward_plan(problem, shape, *sm90::backward_config(problem)));
+  return sm90::backward_work(problem, shape,
+                             sm90::backward_plan(problem, shape, *sm90::backward_config(problem, shape)));
 }
 
 PlannedWork sm80_work(const AttentionProblem& problem, const DeviceShape& shape) {
@@ -123,7 +124,7 @@ TEST(PredictedTimes, LessWorkTakesLessTime) {
 TEST(PredictedTimes, CountWhatL2DoesNotHold) {
   AttentionProblem problem = call(Pass::backward, 8192, 128, true);
   problem.heads_kv = 4;
-  sm90::BackwardPlan plan = sm90::backward_plan(problem, test::kH100, *sm90::backward_config(problem));
+  sm90::BackwardPlan plan = sm90::backward_plan(problem, test::kH100, *sm90::backward_config(problem, test::kH100));
   plan.params.section_heads = 2;
   const PredictedTimes one_wave = predicted_times(test::kH100, sm90::backward_work(problem, test::kH100, plan));
   plan.params.section_heads = 8;

@@ -187,7 +187,7 @@ class Sm90OptionKernels : public CompiledKernels, public testing::WithParamInter
   }
 
   void expect_backward(const AttentionProblem& problem) const {
-    const Result<backward::Config> config = backward_config(problem);
+    const Result<backward::Config> config = backward_config(problem, kH200);
     ASSERT_TRUE(config.ok()) << config.status().message();
     std::vector<backward::Config> configs{*config};
     if (const auto aligned = aligned_bias_config(problem, *config)) configs.push_back(*aligned);
@@ -300,7 +300,7 @@ class Sm90BackwardChoices : public CompiledKernels {
   /// `variant`: of the kernel that has the field.
   void expect_is_explained_and_may_be_other(const AttentionProblem& problem, bool backward::Config::* field,
                                             runtime::Variant (*variant)(const backward::Config&)) {
-    const Result<backward::Config> config = backward_config(problem);
+    const Result<backward::Config> config = backward_config(problem, kH200);
     ASSERT_TRUE(config.ok()) << config.status().message();
     BackwardPlan plan = backward_plan(problem, kH200, *config);
     const std::string explained = explain(problem, plan);

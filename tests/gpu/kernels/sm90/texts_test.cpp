@@ -38,7 +38,7 @@ TEST_P(Sm90Texts, Compile) {
   if (gpu::takes_text_blocks(forward)) expect_compiles_without_spills(gpu::text_blocks_variant(forward, gpu::kSm90a));
   problem.pass = Pass::backward;
   problem.expression.gradients = problem.expression.formula->reads().empty() ? 0 : 1;
-  const backward::Config config = *backward_config(gpu::planned_problem(problem));
+  const backward::Config config = *backward_config(gpu::planned_problem(problem), kH200);
   expect_compiles_without_spills(backward_variant(config));
   if (problem.expression.gradients == 0) return;
   for (const bool ordered : {false, true}) {
@@ -101,7 +101,7 @@ TEST_F(CompiledKernels, WithoutASoftmax) {
       problem.normalize = Normalization::none;
       expect_compiles_without_spills(forward_variant(*forward_config(problem, kH200)));
       problem.pass = Pass::backward;
-      expect_compiles_without_spills(backward_variant(*backward_config(problem)));
+      expect_compiles_without_spills(backward_variant(*backward_config(problem, kH200)));
     }
   }
 }
@@ -132,7 +132,7 @@ TEST_F(CompiledKernels, GradientsUnderDropout) {
       problem.pass = Pass::backward;
       problem.dropout = 0.1F;
       problem.expression.gradients = 1;
-      const backward::Config config = *backward_config(problem);
+      const backward::Config config = *backward_config(problem, kH200);
       expect_compiles_without_spills(backward_variant(config));
       expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, false)));
     }
@@ -144,7 +144,7 @@ TEST_F(CompiledKernels, GradientsOfCapturesWithoutASoftmax) {
   problem.normalize = Normalization::none;
   problem.pass = Pass::backward;
   problem.expression.gradients = 1;
-  const backward::Config config = *backward_config(gpu::planned_problem(problem));
+  const backward::Config config = *backward_config(gpu::planned_problem(problem), kH200);
   expect_compiles_without_spills(capture_gradient_variant(capture_gradient_config(config, false)));
 }
 

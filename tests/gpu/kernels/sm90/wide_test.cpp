@@ -92,7 +92,7 @@ TEST_P(Sm90WideBackwardKernels, CompileWithoutSpills) {
     problem.pass = Pass::backward;
     problem.dtype = dtype;
     GetParam().set(problem);
-    const Result<backward::Config> config = backward_config(problem);
+    const Result<backward::Config> config = backward_config(problem, test::kH100);
     ASSERT_TRUE(config.ok()) << config.status().message();
     const BackwardPlan plan = backward_plan(problem, test::kH100, *config);
     expect_compiles_without_spills(backward_variant(plan.config));

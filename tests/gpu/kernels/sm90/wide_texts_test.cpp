@@ -54,7 +54,7 @@ class WideKernels : public CompiledKernels {
  protected:
   void expect_gradients_compile(AttentionProblem problem) const {
     problem.pass = Pass::backward;
-    const Result<backward::Config> config = backward_config(problem);
+    const Result<backward::Config> config = backward_config(problem, test::kH100);
     ASSERT_TRUE(config.ok()) << config.status().message();
     const BackwardPlan plan = backward_plan(problem, test::kH100, *config);
     expect_compiles_without_spills(backward_variant(plan.config));

@@ -16,7 +16,7 @@ using test::kH200;
 using test::problem_of;
 
 BackwardPlan planned(const AttentionProblem& problem) {
-  const auto config = backward_config(problem);
+  const auto config = backward_config(problem, kH200);
   EXPECT_TRUE(config.ok()) << config.status().message();
   return backward_plan(problem, kH200, *config, gpu::Choice{});
 }

@@ -22,7 +22,7 @@ using test::kH200;
 using test::problem_of;
 
 BackwardPlan backward_plan_of(const AttentionProblem& problem, const ScoreGradientLimits& limits = {}) {
-  const auto config = backward_config(problem);
+  const auto config = backward_config(problem, kH200);
   EXPECT_TRUE(config.ok()) << config.status().message();
   return backward_plan(problem, kH200, *config, {.limits = limits, .heads = part_heads(problem, kH200, *config)});
 }
@@ -128,7 +128,7 @@ TEST_P(GroupedCausalSection, HasAnItemForEachMultiprocessor) {
   const AttentionProblem problem = grouped_causal(c.batch, c.heads_q, c.heads_kv, c.seqlen, c.head_dim);
   gpu::DeviceShape shape = kH200;
   shape.multiprocessors = c.multiprocessors;
-  EXPECT_EQ(backward_plan(problem, shape, *backward_config(problem)).params.section_heads, c.section);
+  EXPECT_EQ(backward_plan(problem, shape, *backward_config(problem, shape)).params.section_heads, c.section);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -151,7 +151,7 @@ TEST(Sm90BackwardPlan, SectionsFollowFromTheirNumberAndL2) {
                           std::int64_t head_dim, bool deterministic) {
       AttentionProblem problem = grouped_causal(batch, heads_q, heads_kv, seqlen, head_dim);
       problem.deterministic = deterministic;
-      return backward_plan(problem, shape, *backward_config(problem)).params;
+      return backward_plan(problem, shape, *backward_config(problem, shape)).params;
     };
     EXPECT_EQ(plan(1, 32, 32, 2048, 128, false).section_heads, 8);
     EXPECT_EQ(plan(1, 40, 40, 2048, 128, false).section_heads, 10);
@@ -164,7 +164,22 @@ TEST(Sm90BackwardPlan, SectionsFollowFromTheirNumberAndL2) {
   }
   // Many sections: the last one is a small part of the time.
   const AttentionProblem many = grouped_causal(8, 32, 32, 2048, 128);
-  EXPECT_EQ(backward_plan(many, kH100, *backward_config(many)).params.section_heads, 10);
+  EXPECT_EQ(backward_plan(many, kH100, *backward_config(many, kH100)).params.section_heads, 10);
+}
+
+/// By roles, grouped: L2 holds six key heads of an H200, of which eight are one section; and five of an H100.
+TEST(Sm90BackwardPlan, FewSectionsOfGroupedHeadsByRolesAreAsLong) {
+  const auto section_heads = [](const DeviceShape& shape, std::int64_t batch, std::int64_t seqlen) {
+    AttentionProblem problem = grouped_causal(batch, 32, 8, seqlen, 128);
+    problem.deterministic = true;
+    const backward::Config config = *backward_config(problem, shape);
+    EXPECT_TRUE(config.by_roles);
+    return backward_plan(problem, shape, config).params.section_heads;
+  };
+  EXPECT_EQ(section_heads(kH200, 1, 2048), 8);
+  EXPECT_EQ(section_heads(kH100, 1, 2048), 4);
+  EXPECT_EQ(section_heads(kH200, 1, 4096), 4);
+  EXPECT_EQ(section_heads(kH200, 8, 4096), 3);  // many sections
 }
 
 TEST(Sm90BackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
@@ -192,7 +207,7 @@ TEST(Sm90BackwardPlan, PackedSequencesUnderACausalMaskHaveSectionsByTheirMeanLen
 
 TEST(Sm90BackwardPlan, ItemsThatShareKeysLeaveSums) {
   const auto plan_of = [](const AttentionProblem& problem, std::int64_t heads) {
-    return backward_plan(problem, kH200, *backward_config(problem), {.limits = {}, .heads = {heads}});
+    return backward_plan(problem, kH200, *backward_config(problem, kH200), {.limits = {}, .heads = {heads}});
   };
   for (const bool packed : {false, true}) {
     AttentionProblem problem = grouped_causal(2, 28, 4, 8192, 128);
@@ -232,7 +247,7 @@ TEST_P(ItemHeads, FollowLengthsAndL2) {
   for (const std::size_t l2_bytes : {std::size_t{50} << 20U, std::size_t{60} << 20U}) {  // of an H100 and an H200
     gpu::DeviceShape shape = kH200;
     shape.l2_bytes = l2_bytes;
-    EXPECT_EQ(part_heads(problem, shape, *backward_config(problem)).count, c.heads);
+    EXPECT_EQ(part_heads(problem, shape, *backward_config(problem, shape)).count, c.heads);
   }
 }
 
@@ -269,7 +284,7 @@ TEST(Sm90BackwardPlan, SectionsOfSumsInOrderFollowL2AndGroups) {
                                   OrderedSection{1, 32, 8, 16384, 128, 8}}) {
     AttentionProblem problem = grouped_causal(c.batch, c.heads_q, c.heads_kv, c.seqlen, c.head_dim);
     problem.deterministic = true;
-    const backward::Config config = *backward_config(problem);
+    const backward::Config config = *backward_config(problem, kH200);
     EXPECT_TRUE(config.ordered);
     EXPECT_EQ(config.alternates, c.head_dim == 64);
     EXPECT_EQ(backward_plan(problem, shape, config, gpu::Choice{}).params.section_heads, c.section_heads)
@@ -280,7 +295,7 @@ TEST(Sm90BackwardPlan, SectionsOfSumsInOrderFollowL2AndGroups) {
 /// log: bwd-ordered-default
 TEST(Sm90BackwardPlan, LongSequencesOfNarrowHeadsAreAddedUpInOrder) {
   const auto in_order = [](std::int64_t heads, std::int64_t heads_kv, std::int64_t seqlen, std::int64_t head_dim) {
-    return backward_config(grouped_causal(1, heads, heads_kv, seqlen, head_dim))->ordered;
+    return backward_config(grouped_causal(1, heads, heads_kv, seqlen, head_dim), kH200)->ordered;
   };
   EXPECT_TRUE(in_order(16, 16, 8192, 64));
   EXPECT_TRUE(in_order(8, 8, 16384, 40));
@@ -290,15 +305,16 @@ TEST(Sm90BackwardPlan, LongSequencesOfNarrowHeadsAreAddedUpInOrder) {
   EXPECT_FALSE(in_order(32, 32, 16384, 128));
   AttentionProblem problem = grouped_causal(1, 32, 32, 16384, 64);
   problem.window.left = 1000;
-  EXPECT_FALSE(backward_config(problem)->ordered);
+  EXPECT_FALSE(backward_config(problem, kH200)->ordered);
   problem = grouped_causal(1, 32, 32, 16384, 64);
   problem.causal = CausalMask::none;
-  EXPECT_FALSE(backward_config(problem)->ordered);
+  EXPECT_FALSE(backward_config(problem, kH200)->ordered);
 }
 
 TEST(Sm90BackwardPlan, SomeProblemsTakeNoParts) {
   const auto parts_of = [](const AttentionProblem& problem) {
-    return backward_plan(problem, kH200, *backward_config(problem), {.limits = {}, .heads = {1}}).params.key_parts;
+    return backward_plan(problem, kH200, *backward_config(problem, kH200), {.limits = {}, .heads = {1}})
+        .params.key_parts;
   };
   AttentionProblem problem = grouped_causal(1, 16, 2, 4096, 128);
   EXPECT_EQ(parts_of(problem), 8);
@@ -343,7 +359,7 @@ TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
     AttentionProblem problem = problem_of(64, 64, 64);
     problem.pass = Pass::backward;
     change(problem);
-    return std::string(backward_config(problem).status().message());
+    return std::string(backward_config(problem, kH200).status().message());
   };
   EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
             "q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");

@@ -30,6 +30,10 @@ std::string variant_of(const Choice& choice) {
 }
 
 void plain(Problem&) {}
+void many(Problem& p) {
+  p.batch = 32;
+  p.total_q = p.total_k = p.batch * p.seqlen_k;
+}
 void causal(Problem& p) { p.causal = CausalMask::bottom_right; }
 void window(Problem& p) {
   causal(p);
@@ -102,7 +106,10 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
       {128, 64, plain,
        "head_dim 64, head_dim_v 64, consumer_warpgroups 1, q_stages 2, ctas_per_sm 2, output_stages 1, "
        "consumer_registers 232"},
-      {512, 64, plain,
+      {512, 64, plain,  // of so few tiles
+       "head_dim 64, head_dim_v 64, consumer_warpgroups 1, q_stages 2, ctas_per_sm 2, output_stages 1, "
+       "consumer_registers 232"},
+      {512, 64, many,
        "head_dim 64, head_dim_v 64, consumer_warpgroups 4, block_n 64, stages 4, q_stages 2, no looks_ahead, "
        "output_stages 1, producer_registers 32, consumer_registers 112"},
       {4096, 64, plain,

@@ -12,6 +12,7 @@
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/backward_kernels.h"
 #include "sm90/backward_plan.h"
+#include "sm90/backward_tiles.h"
 #include "strobe/expression.h"
 
 namespace strobe::sm90 {
@@ -73,7 +74,7 @@ TEST(Sm90TextMemory, OfABackwardFits) {
         problem.expression.gradients = gradients;
         change(problem);
         if (problem.page_size != 0 || problem.stored.given()) continue;
-        const backward::Config config = *backward_config(problem);
+        const backward::Config config = *backward_config(problem, kH200);
         EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << head_dim;
         EXPECT_LE(bias_gradient_smem_plan(bias_gradient_config(config)).total_bytes, kMaxSmemBytes) << head_dim;
         const backward::Config captures = capture_gradient_config(config, false);
@@ -102,7 +103,7 @@ TEST(Sm90TextMemory, OfGradientsOfCapturesFits) {
           if (problem.page_size != 0 || problem.stored.given()) continue;
           for (const bool wide_bias : {false, true}) {
             problem.modifiers.bias_dtype = wide_bias ? DType::float32 : DType::bfloat16;
-            const Result<backward::Config> config = backward_config(problem);
+            const Result<backward::Config> config = backward_config(problem, kH200);
             ASSERT_TRUE(config.ok()) << config.status().message();
             int kernels = 0;
             const auto fits = [&](const auto&, int bytes, const auto&, const auto&) {

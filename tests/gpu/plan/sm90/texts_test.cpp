@@ -100,7 +100,7 @@ TEST(Texts, ChooseTheDesignOfTheBackward) {
   const auto by_roles = [](const char* score, const char* mask) {
     AttentionProblem problem = problem_with({"", score, mask, {kSlope}});
     problem.pass = Pass::backward;
-    return backward_config(gpu::planned_problem(problem))->by_roles;
+    return backward_config(gpu::planned_problem(problem), kH200)->by_roles;
   };
   EXPECT_FALSE(by_roles("score + slope[head] * (k - q)", "k <= q"));
   EXPECT_TRUE(by_roles("score + slope[head] * (k - q)", ""));  // for lack of registers
@@ -113,9 +113,9 @@ TEST(Texts, ChooseTheDesignOfTheBackward) {
 TEST(Texts, AreSummedInOrderByRoles) {
   AttentionProblem problem = problem_with({"", "score + slope[q]", "k <= q", {kSlope}});
   problem.pass = Pass::backward;
-  EXPECT_FALSE(backward_config(gpu::planned_problem(problem))->by_roles);
+  EXPECT_FALSE(backward_config(gpu::planned_problem(problem), kH200)->by_roles);
   problem.deterministic = true;
-  EXPECT_TRUE(backward_config(gpu::planned_problem(problem))->by_roles);
+  EXPECT_TRUE(backward_config(gpu::planned_problem(problem), kH200)->by_roles);
 }
 
 TEST(Texts, TakeFourWarpgroupsOfNarrowHeads) {
@@ -165,7 +165,7 @@ TEST(Texts, DropoutOfNumbersWithSignsGoesByRoles) {
     problem.pass = Pass::backward;
     problem.normalize = normalize;
     problem.dropout = 0.25F;
-    return backward_config(gpu::planned_problem(problem))->by_roles;
+    return backward_config(gpu::planned_problem(problem), kH200)->by_roles;
   };
   EXPECT_FALSE(by_roles("score + slope[head]", Normalization::softmax));
   EXPECT_TRUE(by_roles("tanh(score) * slope[head]", Normalization::softmax));

@@ -36,7 +36,7 @@ AttentionProblem wide_problem(std::int64_t head_dim = 512, std::int64_t head_dim
 }
 
 BackwardPlan wide_plan(const AttentionProblem& problem) {
-  const Result<backward::Config> config = backward_config(problem);
+  const Result<backward::Config> config = backward_config(problem, kH100);
   EXPECT_TRUE(config.ok()) << config.status().message();
   return backward_plan(problem, kH100, *config);
 }
@@ -85,7 +85,7 @@ TEST(Sm90WideBackwardPlan, NamesWhatItLacks) {
   const auto rejection = [](WideBackwardChange change) {
     AttentionProblem problem = wide_problem();
     change(problem);
-    return std::string(backward_config(problem).status().message());
+    return std::string(backward_config(problem, kH100).status().message());
   };
   const std::string end =
       " given, head_dim is 512 and head_dim_v 512: the sm90 kernels take up to 256; the sm80 kernels more";
