@@ -78,7 +78,7 @@ bool fits_32_bits(std::int64_t value) { return value == static_cast<std::int32_t
 template <class Visit>
 bool any_row(const ConstTensorView& view, std::size_t axis, std::int64_t offset,
              std::array<std::int64_t, kMaxRank>& indices, const Visit& visit) {
-  if (axis + 1 >= static_cast<std::size_t>(view.rank)) return visit(offset, indices);
+  if (axis + 1 >= std::min<std::size_t>(view.rank, kMaxRank)) return visit(offset, indices);
   const std::int64_t extent = view.strides[axis] == 0 ? std::min<std::int64_t>(view.shape[axis], 1) : view.shape[axis];
   for (std::int64_t i = 0; i < extent; ++i) {
     indices[axis] = i;
@@ -89,6 +89,9 @@ bool any_row(const ConstTensorView& view, std::size_t axis, std::int64_t offset,
 
 Status check_32_bits(const std::string& name, const ConstTensorView& view) {
   const auto* const data = static_cast<const std::int64_t*>(view.data);
+  if (view.rank == 0) {
+    return fits_32_bits(*data) ? Status() : invalid("capture `{}` is {}: integers of texts have 32 bits", name, *data);
+  }
   const auto last = static_cast<std::size_t>(view.rank - 1);
   const std::int64_t count = view.shape[last];
   const std::int64_t stride = view.strides[last];
