@@ -56,7 +56,7 @@ TEST_F(CompiledKernels, MasksWithoutRoomForBits) {
       ASSERT_TRUE(problem.expression.mask_is_bits);
       problem.expression.mask_is_bits = false;
       expect_compiles_without_spills(pass == Pass::forward ? forward_variant(*forward_config(problem, kH200))
-                                                           : backward_variant(*backward_config(problem)));
+                                                           : backward_variant(*backward_config(problem, kH200)));
     }
   }
 }
@@ -87,7 +87,7 @@ TEST_F(CompiledKernels, MasksAsBitsBesideOptions) {
         // A bias in float32 beside 256 columns leaves too few registers: no narrower block divides a mask's.
         const int most_spilled = is_forward && problem.modifiers.has_bias && head_dim == 256 ? 24 : 0;
         expect_compiles_with_spills_to(most_spilled, is_forward ? forward_variant(*forward_config(problem, kH200))
-                                                                : backward_variant(*backward_config(problem)));
+                                                                : backward_variant(*backward_config(problem, kH200)));
       }
     }
   }
