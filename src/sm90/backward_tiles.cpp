@@ -31,12 +31,21 @@ bool can_order_sums(const backward::Config& config) {
   return !rule.varlen || (rule.mask_right && config.head_dim <= 64);
 }
 
-/// Whether it takes them: at 128 under a causal mask blocks of short sequences wait for each other too long, the more
-/// so of grouped heads. log: bwd-ordered-causal-128, bwd-ordered-grouped
+/// Whether blocks of keys at 128 wait too long for one another: under a causal mask those of short sequences, and
+/// without one a few of grouped heads, which all begin with the same queries. log: bwd-ordered-causal-128,
+/// bwd-ordered-grouped, bwd-ordered-grouped-full
+bool waits_long(const AttentionProblem& problem, const backward::Config& config) {
+  constexpr std::int64_t kFewBlocks = 640;
+  const bool is_grouped = heads_per_key_head(problem) > 1;
+  if (config.head_dim <= 64) return false;
+  if (config.rule.mask_right) return problem.seqlen_k < (is_grouped ? kLongCausal : 1024);
+  return is_grouped &&
+         (Checked(problem.batch) * problem.heads_kv * (problem.seqlen_k / backward::kJointKeys)).at_most(kFewBlocks);
+}
+
+/// Whether it takes them.
 bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
-  const std::int64_t long_enough = heads_per_key_head(problem) > 1 ? kLongCausal : 1024;
-  const bool waits_long = config.rule.mask_right && config.head_dim > 64 && problem.seqlen_k < long_enough;
-  return can_order_sums(config) && !waits_long;
+  return can_order_sums(config) && !waits_long(problem, config);
 }
 
 /// Whether sums in order take less time than in any: under a causal mask at 64 columns, of long sequences with so many

@@ -14,6 +14,6 @@ gpu::PlannedWork forward_work(const AttentionProblem& problem, const DeviceShape
 enum class BackwardSteps : unsigned char { simulated, by_formula };
 
 gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan,
-                               BackwardSteps steps = BackwardSteps::simulated);
+                               BackwardSteps by = BackwardSteps::simulated);
 
 }  // namespace strobe::sm90

@@ -98,7 +98,8 @@ double warpgroup_seconds(const DeviceShape& shape, double flops) {
 
 double last_steps(double tiles, double all, double longest, const DeviceShape& shape) {
   const double multiprocessors = shape.multiprocessors;
-  const bool as_long = tiles * longest <= all * (1.0 + 1e-9);
+  constexpr double kShorter = 1.05;  // where the last rows of a sequence leave a tile less to do
+  const bool as_long = tiles * longest <= all * kShorter;
   if (as_long) return std::ceil(tiles / multiprocessors) * longest;
   const double even = all / multiprocessors;
   return std::cbrt(even * even * even + longest * longest * longest);  // the larger one, or of equal ones more

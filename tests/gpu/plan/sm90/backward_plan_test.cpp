@@ -182,6 +182,21 @@ TEST(Sm90BackwardPlan, FewSectionsOfGroupedHeadsByRolesAreAsLong) {
   EXPECT_EQ(section_heads(kH200, 8, 4096), 3);  // many sections
 }
 
+/// log: bwd-ordered-grouped-full
+TEST(Sm90BackwardPlan, FewBlocksOfGroupedHeadsWithoutAMaskDoNotWaitForOneAnother) {
+  const auto by_roles = [](std::int64_t batch, std::int64_t heads_kv, std::int64_t seqlen, std::int64_t head_dim) {
+    AttentionProblem problem = grouped_causal(batch, 32, heads_kv, seqlen, head_dim);
+    problem.causal = CausalMask::none;
+    problem.deterministic = true;
+    return backward_config(problem, kH200)->by_roles;
+  };
+  for (const std::int64_t seqlen : {512, 2048, 8192}) EXPECT_TRUE(by_roles(1, 8, seqlen, 128)) << seqlen;
+  EXPECT_FALSE(by_roles(1, 8, 16384, 128));
+  EXPECT_FALSE(by_roles(4, 8, 4096, 128));
+  EXPECT_FALSE(by_roles(1, 32, 4096, 128));  // one query head a key head
+  EXPECT_FALSE(by_roles(1, 8, 4096, 64));
+}
+
 TEST(Sm90BackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
   for (const std::int64_t seqlen : {128, 512, 2048, 16384}) {
     const AttentionProblem problem = grouped_causal(256, 16, 4, seqlen, 128);
