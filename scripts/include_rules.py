@@ -127,6 +127,7 @@ ALLOWED = {
         PUBLIC,
         "tools",
         "bench",
+        "src/call/limits.h",
         "src/call/problem.h",
         "src/call/problem_fields.h",
         "src/call/tensors.h",

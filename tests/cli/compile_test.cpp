@@ -146,7 +146,7 @@ TEST_F(CompileCommand, SaysWhatIsWrongWithItsFiles) {
   const std::string missing = path("missing");
   EXPECT_EQ(error("--recorded", missing), "strobe: '" + missing + "' cannot be read\n");
   const std::string lines = write("lines", "{}\n");
-  EXPECT_EQ(error("--recorded", lines), "strobe: '" + lines + "' line 1: head_dim and head_dim_v must be 1 to 256\n");
+  EXPECT_EQ(error("--recorded", lines), "strobe: '" + lines + "' line 1: head_dim must be 1 to 576 and head_dim_v 1 to 512\n");
   const std::string list = write("list", "[]");
   EXPECT_EQ(error("--config", list), "strobe: '" + list + "' is no JSON object: a model's config.json is expected\n");
   const std::string empty = write("empty", "{}");
