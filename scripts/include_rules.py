@@ -131,6 +131,7 @@ ALLOWED = {
         "src/call/problem.h",
         "src/call/problem_fields.h",
         "src/call/tensors.h",
+        "src/gpu/auxiliary/served_steps.h",
         "src/gpu/call/override.h",
         "src/gpu/call_candidates.h",
         "src/gpu/compile_ahead.h",
