@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "gpu/auxiliary/served_steps.h"
 #include "gpu/compile_ahead.h"
 #include "gpu/plan/known_devices.h"
 #include "program.h"
@@ -187,6 +189,45 @@ TEST(ModelCalls, ReadCachesInEightBits) {
   for (const AttentionProblem& call : calls_of(kDeepSeekV3, {.kv_cache_dtype = DType::float8_e4m3})) {
     EXPECT_FALSE(call.has_qv);
     EXPECT_EQ(call.head_dim, call.stored.given() ? 576 : 192);
+  }
+}
+
+/// The code of the kernels that calls need on an H100.
+std::set<std::string> kernels_of(const std::vector<AttentionProblem>& calls) {
+  std::set<std::string> codes;
+  for (const AttentionProblem& call : calls) {
+    const auto kernels = gpu::kernels_of(call, "H100", gpu::device_named("H100"));
+    EXPECT_TRUE(kernels.ok()) << kernels.status().message();
+    if (!kernels.ok()) continue;
+    for (const runtime::Variant& kernel : *kernels) codes.insert(kernel.expression + kernel.code);
+  }
+  return codes;
+}
+
+/// Steps of other sizes than those that are listed, over caches of other lengths.
+std::vector<AttentionProblem> other_steps(const std::vector<AttentionProblem>& calls) {
+  constexpr gpu::ServedStep kSteps[] = {{1, 1, 1}, {32, 1, 32}, {100, 512, 800}, {16, 4096, 8192}, {2, 300, 310}};
+  std::vector<AttentionProblem> others;
+  for (const AttentionProblem& call : calls) {
+    if (!is_served_step(call)) continue;
+    for (const gpu::ServedStep& step : kSteps) {
+      for (const std::int64_t seqlen_k : {4096, 131072}) {
+        AttentionProblem& other = others.emplace_back(gpu::served_step(call, step));
+        other.seqlen_k = seqlen_k;
+        other.total_k = other.batch * seqlen_k;
+      }
+    }
+  }
+  return others;
+}
+
+TEST(ModelCalls, HaveTheKernelsOfStepsOfOtherSizes) {
+  for (const char* const model : {kLlama31, kGemma3, kGemma4, kGptOss, kLlama4}) {
+    const auto calls = calls_of(model);
+    const auto listed = kernels_of(calls);
+    const auto needed = kernels_of(other_steps(calls));
+    EXPECT_TRUE(std::ranges::includes(listed, needed)) << model;
+    EXPECT_FALSE(std::ranges::includes(kernels_of(calls_of(model, {.served_steps = false})), needed)) << model;
   }
 }
 

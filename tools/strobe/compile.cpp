@@ -36,7 +36,7 @@ constexpr const char* kCompileFooter = R"(Examples:
   strobe compile --recorded calls.jsonl             and compile it for this machine's GPU
   strobe compile --config model/config.json         what a model needs to serve
   strobe compile --config model/config.json --kv-cache-dtype e4m3
-                                                    the same over a cache in 8 bits
+                                                    with caches in 8 bits
   strobe compile --config config.json --training --device h100 --driver 12.8
                                                     where no GPU is: an image, say
   strobe compile --config config.json --device h100 --pack model.archive
@@ -44,12 +44,12 @@ constexpr const char* kCompileFooter = R"(Examples:
   strobe compile --config config.json --mask-text "document[k] == document[q]" \
     --capture document=document.npy                 the model's calls with a text
 
-Of a model, --config reads heads and their sizes, also of global layers and of
-latent attention (kv_lora_rank), windows, chunks, softcap and sinks. To serve
-are prefills, steps of a query at a time over caches, contiguous and in pages,
-and what vLLM packs into one call over pages of 16: prompts, their chunks beside
-single queries, a query of each of few and many sequences. Fields of attention
-that are not read are named on standard error: record a run of such models.
+--config reads a model's heads and their sizes, also those of global layers and
+of latent attention (kv_lora_rank), its windows, chunks, softcap and sinks. It
+lists prefills, steps of one query a sequence over contiguous and paged caches,
+and what vLLM packs into one call over pages of 16: prompts, chunks of prompts
+beside single queries, single queries of few and of many sequences. A line on
+standard error names fields of attention that are not read: record a run then.
 
 What is compiled goes to the cache that the library reads (STROBE_CACHE_DIR).
 A GPU's kernels depend on it and on the CUDA version of its driver.)";
@@ -266,7 +266,7 @@ void add_compile_command(CLI::App& app, ExitCode& exit_code) {
       command
           .add_flag("--training", flags->training, "the model's forwards and backwards, in the place of its decodes")
           ->needs(config);
-  command.add_option("--kv-cache-dtype", flags->kv_cache_dtype, "the model's caches are in 8 bits")
+  command.add_option("--kv-cache-dtype", flags->kv_cache_dtype, "the model's caches are in 8 bits: e4m3 or int8")
       ->check(CLI::IsMember({"e4m3", "int8"}))
       ->type_name("NAME")
       ->needs(config)
