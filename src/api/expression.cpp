@@ -89,9 +89,6 @@ bool any_row(const ConstTensorView& view, std::size_t axis, std::int64_t offset,
 
 Status check_32_bits(const std::string& name, const ConstTensorView& view) {
   const auto* const data = static_cast<const std::int64_t*>(view.data);
-  if (view.rank == 0) {
-    return fits_32_bits(*data) ? Status() : invalid("capture `{}` is {}: integers of texts have 32 bits", name, *data);
-  }
   const auto last = static_cast<std::size_t>(view.rank - 1);
   const std::int64_t count = view.shape[last];
   const std::int64_t stride = view.strides[last];

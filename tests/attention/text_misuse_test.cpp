@@ -79,13 +79,13 @@ TEST(TextMisuse, IntegersBeyond32BitsAreAnErrorThatNamesTheElement) {
 
 TEST(TextMisuse, ScalarsOfInt64BeyondInt32AreErrors) {
   AttentionCase attention = valid_case();
-  attention.text = {"", "k < most", {{{"most", DType::int64, 0}, {}, 3}}};
+  attention.text = {"", "k < most", {{{"most", DType::int64, 0}, {1}, 3}}};
   CaseTensors tensors(attention);
   tensors.captures[0].set_bits(0, 3);
   EXPECT_TRUE(forward(tensors.forward_arguments(), attention.options).ok());
   tensors.captures[0].set_bits(0, static_cast<std::uint64_t>(std::int64_t{1} << 31));
   EXPECT_EQ(forward(tensors.forward_arguments(), attention.options).message(),
-            "capture `most` is 2147483648: integers of texts have 32 bits");
+            "capture `most`[0] is 2147483648: integers of texts have 32 bits");
 }
 
 TEST(TextMisuse, CapturesWithoutAFunctionAreAnError) {

@@ -64,6 +64,19 @@ TEST_F(CompileCommand, ReadsWhatARunRecorded) {
   EXPECT_EQ(report["device"], "H100");
 }
 
+TEST_F(CompileCommand, ReadsRecordedLatentAttention) {
+  ASSERT_EQ(run_program({"explain", "--seqlen", "1", "--seqlen-k", "96", "--heads", "16", "--heads-kv", "1",
+                         "--head-dim", "64", "--head-dim-v", "512", "--qv", "--dtype", "bfloat16"})
+                .exit_code,
+            0);
+  const auto result = run_program({"compile", "--recorded", path("calls.jsonl"), "--device", "h100", "--json", "-"});
+  if (result.exit_code == 3) GTEST_SKIP() << result.err;
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+  EXPECT_EQ(report["calls"], 1);
+  EXPECT_EQ(report["without_kernels"], nlohmann::json::object());
+}
+
 TEST_F(CompileCommand, ReadsTheTextsOfARecordedCall) {
   const std::string slope = path("slope.npy");
   ASSERT_TRUE(io::write_npy(slope, normal_tensor(DType::float32, {8}, 1)).ok());
@@ -146,7 +159,8 @@ TEST_F(CompileCommand, SaysWhatIsWrongWithItsFiles) {
   const std::string missing = path("missing");
   EXPECT_EQ(error("--recorded", missing), "strobe: '" + missing + "' cannot be read\n");
   const std::string lines = write("lines", "{}\n");
-  EXPECT_EQ(error("--recorded", lines), "strobe: '" + lines + "' line 1: head_dim and head_dim_v must be 1 to 256\n");
+  EXPECT_EQ(error("--recorded", lines),
+            "strobe: '" + lines + "' line 1: head_dim must be 1 to 576 and head_dim_v 1 to 512\n");
   const std::string list = write("list", "[]");
   EXPECT_EQ(error("--config", list), "strobe: '" + list + "' is no JSON object: a model's config.json is expected\n");
   const std::string empty = write("empty", "{}");

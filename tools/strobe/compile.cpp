@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "io/atomic_file.h"
 #include "json_flag.h"
 #include "model_calls.h"
+#include "model_config.h"
 #include "modifiers.h"
 #include "option_calls.h"
 #include "output.h"
@@ -33,12 +35,21 @@ constexpr const char* kCompileFooter = R"(Examples:
   STROBE_RECORD=calls.jsonl python serve.py         record what a run calls,
   strobe compile --recorded calls.jsonl             and compile it for this machine's GPU
   strobe compile --config model/config.json         what a model needs to serve
+  strobe compile --config model/config.json --kv-cache-dtype e4m3
+                                                    with caches in 8 bits
   strobe compile --config config.json --training --device h100 --driver 12.8
                                                     where no GPU is: an image, say
   strobe compile --config config.json --device h100 --pack model.archive
                                                     a file for STROBE_KERNELS
   strobe compile --config config.json --mask-text "document[k] == document[q]" \
     --capture document=document.npy                 the model's calls with a text
+
+--config reads a model's heads and their sizes, also those of global layers and
+of latent attention (kv_lora_rank), its windows, chunks, softcap and sinks. It
+lists prefills, steps of one query a sequence over contiguous and paged caches,
+and what vLLM packs into one call over pages of 16: prompts, chunks of prompts
+beside single queries, single queries of few and of many sequences. A line on
+standard error names fields of attention that are not read: record a run then.
 
 What is compiled goes to the cache that the library reads (STROBE_CACHE_DIR).
 A GPU's kernels depend on it and on the CUDA version of its driver.)";
@@ -49,6 +60,7 @@ struct CompileFlags {
   bool combinations = false;
   std::string pack;
   bool training = false;
+  std::string kv_cache_dtype;
   TextFlags texts;
   std::string device;
   std::string driver;
@@ -114,6 +126,23 @@ AttentionProblem with_texts(AttentionProblem call, const Expression* expression)
   return call;
 }
 
+std::optional<DType> cache_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  return name == "int8" ? DType::int8 : DType::float8_e4m3;
+}
+
+Result<std::vector<AttentionProblem>> calls_of_model(const CompileFlags& flags) {
+  const Result<ModelConfig> model = read_model_config(flags.config);
+  if (!model.ok()) return model.status();
+  if (!model->not_read.empty()) print_error(model->not_read);
+  const Result<std::shared_ptr<const Expression>> expression = flags.texts.read();
+  if (!expression.ok()) return expression.status();
+  const ModelUse use{.training = flags.training, .kv_cache_dtype = cache_dtype(flags.kv_cache_dtype)};
+  std::vector<AttentionProblem> calls = model_calls(*model, use);
+  for (AttentionProblem& call : calls) call = with_texts(call, expression->get());
+  return calls;
+}
+
 Result<std::vector<AttentionProblem>> calls_of(const CompileFlags& flags) {
   std::vector<AttentionProblem> calls;
   if (flags.combinations) calls = option_calls();
@@ -123,11 +152,9 @@ Result<std::vector<AttentionProblem>> calls_of(const CompileFlags& flags) {
     calls.insert(calls.end(), recorded->begin(), recorded->end());
   }
   if (flags.config.empty()) return calls;
-  const Result<std::vector<AttentionProblem>> model = model_calls(flags.config, flags.training);
+  const Result<std::vector<AttentionProblem>> model = calls_of_model(flags);
   if (!model.ok()) return model.status();
-  const Result<std::shared_ptr<const Expression>> expression = flags.texts.read();
-  if (!expression.ok()) return expression.status();
-  for (const AttentionProblem& call : *model) calls.push_back(with_texts(call, expression->get()));
+  calls.insert(calls.end(), model->begin(), model->end());
   return calls;
 }
 
@@ -235,8 +262,15 @@ void add_compile_command(CLI::App& app, ExitCode& exit_code) {
           ->type_name("FILE");
   sources.add_flag("--combinations", flags->combinations, "every combination of common options: thousands of kernels");
   sources.require_option(1, 3);
-  command.add_flag("--training", flags->training, "the model's forwards and backwards, in the place of its decodes")
-      ->needs(config);
+  CLI::Option* const training =
+      command
+          .add_flag("--training", flags->training, "the model's forwards and backwards, in the place of its decodes")
+          ->needs(config);
+  command.add_option("--kv-cache-dtype", flags->kv_cache_dtype, "the model's caches are in 8 bits: e4m3 or int8")
+      ->check(CLI::IsMember({"e4m3", "int8"}))
+      ->type_name("NAME")
+      ->needs(config)
+      ->excludes(training);
   flags->texts.add_to(command);
   for (const char* const name : {"--score", "--mask-text", "--capture"}) command.get_option(name)->needs(config);
   command.add_option("--device", flags->device, "the GPU; default: this machine's first")

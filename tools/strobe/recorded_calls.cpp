@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 
+#include "call/limits.h"
 #include "call/problem_fields.h"
 
 namespace strobe::program {
@@ -134,8 +135,8 @@ Status check(const AttentionProblem& p) {
   if (std::ranges::any_of(extents, [](std::int64_t extent) { return extent < 0; })) {
     return invalid("an extent is negative");
   }
-  if (p.head_dim < 1 || p.head_dim > 256 || p.head_dim_v < 1 || p.head_dim_v > 256) {
-    return invalid("head_dim and head_dim_v must be 1 to 256");
+  if (p.head_dim < 1 || p.head_dim > kMaxHeadDim || p.head_dim_v < 1 || p.head_dim_v > kMaxHeadDimV) {
+    return invalid(fmt::format("head_dim must be 1 to {} and head_dim_v 1 to {}", kMaxHeadDim, kMaxHeadDimV));
   }
   if (p.heads_kv == 0 ? p.heads_q != 0 : p.heads_q % p.heads_kv != 0) {
     return invalid(fmt::format("heads_q is {}: it must be a multiple of heads_kv, {}", p.heads_q, p.heads_kv));

@@ -22,6 +22,7 @@
 #include "io/progress.h"
 #include "json_flag.h"
 #include "model_calls.h"
+#include "model_config.h"
 #include "output.h"
 #include "recorded_calls.h"
 #include "runtime/tuned_table.h"
@@ -98,9 +99,17 @@ AttentionProblem problem_of(const bench::Cell& cell, bool deterministic) {
   return problem;
 }
 
+/// Without what a server packs into one call, whose caches are long: measuring it would take tens of GB.
+Result<std::vector<AttentionProblem>> problems_of_model(const TuneFlags& flags) {
+  const Result<ModelConfig> model = read_model_config(flags.config);
+  if (!model.ok()) return model.status();
+  if (!model->not_read.empty()) print_error(model->not_read);
+  return model_calls(*model, {.training = flags.training, .served_steps = false, .kv_cache_dtype = std::nullopt});
+}
+
 Result<std::vector<AttentionProblem>> problems_of(const TuneFlags& flags) {
   if (!flags.recorded.empty()) return recorded_calls(flags.recorded);
-  if (!flags.config.empty()) return model_calls(flags.config, flags.training);
+  if (!flags.config.empty()) return problems_of_model(flags);
   const Result<std::vector<bench::Cell>> cells = flags.cells.cells();
   if (!cells.ok()) return cells.status();
   std::vector<AttentionProblem> problems;

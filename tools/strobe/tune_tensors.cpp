@@ -127,7 +127,7 @@ Status check_tuned(const AttentionProblem& p) {
        {std::pair{"8-bit inputs", p.eight_bit.given() || p.stored.given()}, std::pair{"left padding", p.has_leftpad_k},
         std::pair{"entries of a cache", p.has_cache_batch_idx}, std::pair{"tree masks", p.has_tree_mask},
         std::pair{"a gradient of the LSE", p.has_d_lse}, std::pair{"parts of sequences", p.has_offsets},
-        std::pair{"score and mask texts", p.expression.given()}}) {
+        std::pair{"a second query", p.has_qv}, std::pair{"score and mask texts", p.expression.given()}}) {
     if (given) return {StatusCode::unsupported, fmt::format("calls with {} are not tuned", name)};
   }
   return {};

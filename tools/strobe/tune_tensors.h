@@ -23,7 +23,7 @@ struct TuneTensors {
 };
 
 /// unsupported, with what the call has that is not made up: 8 bits, left padding, entries, trees, gradients of the LSE,
-/// parts of sequences, texts.
+/// parts of sequences, second queries, texts.
 Status check_tuned(const AttentionProblem& problem);
 
 /// Fails as check_tuned() does.

@@ -29,32 +29,18 @@ constexpr ServedHeads kServed[] = {{64, 4},              // Llama 3.2 1B
                                    {64, 8, -1, true},    // gpt-oss
                                    {64, 8, 127, true}};  // gpt-oss' windows
 
-struct Step {
-  std::int64_t sequences, longest, queries;
-};
-
-constexpr Step kSteps[] = {{8, 1, 8}, {256, 1, 256}, {64, 2048, 2111}, {1, 8192, 8192}};
-
-AttentionProblem step_of(const ServedHeads& heads, const Step& step) {
+AttentionProblem layer_of(const ServedHeads& heads) {
   constexpr std::int64_t kHeadsKv = 8;
-  AttentionProblem problem;
-  problem.dtype = DType::bfloat16;
-  problem.batch = step.sequences;
-  problem.heads_q = kHeadsKv * heads.group;
-  problem.heads_kv = kHeadsKv;
-  problem.head_dim = problem.head_dim_v = heads.head_dim;
-  problem.seqlen_q = step.longest;
-  problem.total_q = step.queries;
-  problem.seqlen_k = 16384;
-  problem.total_k = step.sequences * problem.seqlen_k;
-  problem.packed_q = true;
-  problem.has_seqused_k = true;
-  problem.page_size = 16;
-  problem.scale = 1.0F;
-  problem.causal = CausalMask::bottom_right;
-  problem.window.left = heads.window;
-  problem.modifiers.has_sink = heads.sink;
-  return problem;
+  AttentionProblem layer;
+  layer.dtype = DType::bfloat16;
+  layer.heads_q = kHeadsKv * heads.group;
+  layer.heads_kv = kHeadsKv;
+  layer.head_dim = layer.head_dim_v = heads.head_dim;
+  layer.scale = 1.0F;
+  layer.causal = CausalMask::bottom_right;
+  layer.window.left = heads.window;
+  layer.modifiers.has_sink = heads.sink;
+  return layer;
 }
 
 }  // namespace
@@ -62,9 +48,9 @@ AttentionProblem step_of(const ServedHeads& heads, const Step& step) {
 std::vector<AttentionProblem> served_steps() {
   std::vector<AttentionProblem> steps;
   for (const ServedHeads& heads : kServed) {
-    for (const Step& step : kSteps) {
+    for (const ServedStep& step : kServedSteps) {
       if (heads.sink && heads.window >= 0 && step.sequences == 1) continue;  // whose kernel spills
-      AttentionProblem& problem = steps.emplace_back(step_of(heads, step));
+      AttentionProblem& problem = steps.emplace_back(served_step(layer_of(heads), step));
       if (heads.window >= 0 || heads.sink) continue;
       AttentionProblem stored = problem;
       stored.stored = {DType::float8_e4m3, stored.seqlen_k, stored.seqlen_k};

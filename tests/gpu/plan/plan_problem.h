@@ -22,6 +22,16 @@ inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, s
   return problem;
 }
 
+inline AttentionProblem grouped_causal(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv,
+                                       std::int64_t seqlen, std::int64_t head_dim) {
+  AttentionProblem problem = problem_of(seqlen, head_dim, head_dim);
+  problem.causal = CausalMask::bottom_right;
+  problem.batch = batch;
+  problem.heads_q = heads_q;
+  problem.heads_kv = heads_kv;
+  return problem;
+}
+
 /// What sparse attention over rows of latent attention plans: 2,048 pages of one row for each query, of 128 heads.
 inline AttentionProblem problem_of_rows(std::int64_t queries, std::int64_t head_dim) {
   AttentionProblem problem = problem_of(2048, head_dim, 512);
