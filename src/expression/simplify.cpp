@@ -2,7 +2,9 @@
 #include "expression/simplify.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <vector>
 
 #include "expression/arithmetic.h"
 
@@ -108,13 +110,25 @@ Id Simplify::product(const Node& node) {
   return graph_.insert(node);
 }
 
+bool Simplify::depends_on_score(Id id) const {
+  const std::vector<Id> ids = reachable(graph_, std::array{id});
+  return std::ranges::any_of(ids, [&](Id one) {
+    return graph_[one].op == Op::variable && graph_[one].which == static_cast<int>(Variable::score);
+  });
+}
+
+/// A product with the reciprocal is another number in the last bit. Of a score that is less than its own error; of what
+/// positions say it is not: floor(float(k) / 41.0) of k = 41 is 1.
 Id Simplify::quotient(const Node& node) {
-  const Id b = node.children[1];
-  if (graph_.is_literal(node.children[0], 0.0)) return node.children[0];
+  const auto [a, b] = std::pair(node.children[0], node.children[1]);
+  if (graph_.is_literal(a, 0.0)) return a;
   if (!graph_.is_literal(b)) return graph_.insert(node);
   const double reciprocal = 1.0 / graph_[b].value;
   if (!std::isfinite(reciprocal) || std::abs(reciprocal) < 0x1p-120) return graph_.insert(node);
-  return graph_.add(Op::multiply, graph_.real(reciprocal), node.children[0]);
+  int exponent = 0;
+  const bool is_exact = std::abs(std::frexp(reciprocal, &exponent)) == 0.5;
+  if (!is_exact && !depends_on_score(a)) return graph_.insert(node);
+  return graph_.add(Op::multiply, graph_.real(reciprocal), a);
 }
 
 Id Simplify::comparison(const Node& node) {

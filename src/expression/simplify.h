@@ -18,6 +18,7 @@ class Simplify {
  private:
   Id folded(const Node& node);
   bool all_literals(const Node& node) const;
+  bool depends_on_score(Id id) const;
   Id sum(const Node& node);
   Id product(const Node& node);
   Id quotient(const Node& node);

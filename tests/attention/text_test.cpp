@@ -125,6 +125,10 @@ TEST(TextAndOption, CausalMasksAndWindowsAreComparisons) {
   expect_like_the_option(
       {"", "abs(q - k) <= 20", {}}, [](AttentionCase& a) { a.options.window = {20, 20}; }, none, nothing);
   expect_like_the_option({"", "q / 32 == k / 32", {}}, [](AttentionCase& a) { a.options.chunk = 32; }, none, nothing);
+  // Of reals, too, a multiple of the divisor begins the next.
+  expect_like_the_option(
+      {"", "floor(float(q) / 41.0) == floor(float(k) / 41.0)", {}}, [](AttentionCase& a) { a.options.chunk = 41; },
+      none, nothing);
 }
 
 // A text's part that an option could say stands beside the whole.

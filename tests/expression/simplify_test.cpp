@@ -45,6 +45,15 @@ TEST(Simplify, KeepsTheValueOfRandomTexts) {
   }
 }
 
+TEST(Simplify, MultipliesWithReciprocalsWhereNobodySeesIt) {
+  const auto divides = [](const std::string& score) { return simplified(score).find('/') != std::string::npos; };
+  EXPECT_TRUE(divides("floor(float(k) / 41.0)"));
+  EXPECT_TRUE(divides("vector[head] / 3.0"));
+  EXPECT_FALSE(divides("float(k) / 64.0"));
+  EXPECT_FALSE(divides("score / 30.0"));
+  EXPECT_FALSE(divides("tanh((score + float(k)) / 30.0)"));
+}
+
 TEST(Simplify, PrintsATextOfTheSameMeaning) {
   for (std::uint64_t seed = 0; seed < 1000; ++seed) {
     Random random(seed);

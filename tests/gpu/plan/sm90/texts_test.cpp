@@ -13,6 +13,7 @@
 #include "gpu/auxiliary/exact_captures.h"
 #include "gpu/auxiliary/text_blocks.h"
 #include "gpu/choose_family.h"
+#include "gpu/params/score.h"
 #include "gpu/plan/sm90/text_problem.h"
 #include "gpu/plan/supported.h"
 #include "gpu/variant/architecture.h"
@@ -170,6 +171,28 @@ TEST(Texts, DropoutOfNumbersWithSignsGoesByRoles) {
   EXPECT_FALSE(by_roles("score + slope[head]", Normalization::softmax));
   EXPECT_TRUE(by_roles("tanh(score) * slope[head]", Normalization::softmax));
   EXPECT_TRUE(by_roles("score + slope[head]", Normalization::none));
+}
+
+TEST(TextMasks, AreBitsWhereTheseHaveRoom) {
+  const auto planned = [](const char* mask, std::int64_t seqlen, std::int64_t queries) {
+    AttentionProblem problem = problem_with({"", "", mask, {kDocument}}, seqlen, 64);
+    problem.seqlen_q = queries;
+    problem.total_q = problem.batch * queries;
+    return gpu::planned_problem(problem);
+  };
+  for (const std::int64_t seqlen : {128, 4096, 32768}) {  // of the last 128 MiB
+    const AttentionProblem bits = planned("document[k] == document[q]", seqlen, seqlen);
+    EXPECT_TRUE(bits.expression.mask_is_bits) << seqlen;
+    EXPECT_EQ(gpu::text_rule(bits), TextRule()) << seqlen;
+    EXPECT_EQ(gpu::score_rule(bits).block_bits, BlockBits::query_bits) << seqlen;
+  }
+  for (const AttentionProblem& text :
+       {planned("document[k] == document[q]", 40'000, 40'000),
+        planned("document[k] == document[q] + head", 32768, 32768), planned("document[k] == document[q]", 4096, 64)}) {
+    EXPECT_FALSE(text.expression.mask_is_bits);
+    EXPECT_TRUE(gpu::text_rule(text).mask);
+    EXPECT_EQ(gpu::score_rule(text).block_bits, BlockBits::none);
+  }
 }
 
 TEST(TextOptions, LeaveOtherTexts) {
