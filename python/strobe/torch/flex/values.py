@@ -182,7 +182,7 @@ def is_finite(bound: float) -> bool:
     return -math.inf < bound < math.inf
 
 
-def known(value: int) -> int:
+def known(value: Any) -> int:
     """With digits: a compiler that leaves a size open settles it for what counts."""
     if not torch.compiler.is_compiling():
         return int(value)
