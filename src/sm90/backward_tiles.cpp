@@ -31,6 +31,11 @@ bool can_order_sums(const backward::Config& config) {
   return !rule.varlen || (rule.mask_right && config.head_dim <= 64);
 }
 
+/// Of the joint design, of all sequences and key heads.
+Checked blocks_of_keys(const AttentionProblem& problem) {
+  return Checked(problem.batch) * problem.heads_kv * (problem.seqlen_k / backward::kJointKeys);
+}
+
 /// Whether blocks of keys at 128 wait too long for one another: under a causal mask those of short sequences, and
 /// without one a few of grouped heads, which all begin with the same queries. log: bwd-ordered-causal-128,
 /// bwd-ordered-grouped, bwd-ordered-grouped-full
@@ -39,8 +44,7 @@ bool waits_long(const AttentionProblem& problem, const backward::Config& config)
   const bool is_grouped = heads_per_key_head(problem) > 1;
   if (config.head_dim <= 64) return false;
   if (config.rule.mask_right) return problem.seqlen_k < (is_grouped ? kLongCausal : 1024);
-  return is_grouped &&
-         (Checked(problem.batch) * problem.heads_kv * (problem.seqlen_k / backward::kJointKeys)).at_most(kFewBlocks);
+  return is_grouped && blocks_of_keys(problem).at_most(kFewBlocks);
 }
 
 /// Whether it takes them.
@@ -54,9 +58,8 @@ bool gains_by_order(const AttentionProblem& problem, const backward::Config& con
   const bool is_plain = config.rule == ScoreRule{.element = config.rule.element, .mask_right = true};
   if (!is_plain || std::max(config.head_dim, config.head_dim_v) > 64 || heads_per_key_head(problem) > 1) return false;
   constexpr std::int64_t kLeastBlocks = 1024;
-  constexpr std::int64_t kBlock = 128;
-  const Checked blocks = Checked(problem.batch) * problem.heads_q * (problem.seqlen_k / kBlock);
-  return std::min(problem.seqlen_q, problem.seqlen_k) >= kLongCausal && !blocks.at_most(kLeastBlocks - 1);
+  return std::min(problem.seqlen_q, problem.seqlen_k) >= kLongCausal &&
+         !blocks_of_keys(problem).at_most(kLeastBlocks - 1);
 }
 
 bool adds_in_order(const AttentionProblem& problem, const backward::Config& config) {

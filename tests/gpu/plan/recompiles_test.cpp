@@ -87,7 +87,7 @@ class Sweep {
 
 TEST(Recompiles, SizesAndScalarsOfTextsCompileNothing) {
   // Of both devices: for decodes, few queries and many, each with what goes with it; backwards with and without the
-  // block mask and the causal mask that a text implies, and masks with and without room for bits of their pairs.
+  // block mask and the causal mask that a text implies, and masks as texts and as bits of their pairs.
   constexpr std::size_t kMostKernels = 34;
   constexpr int kEnoughCalls = 3000;  // the rarest kernel is that of one call in 800
   for (const Pass pass : {Pass::forward, Pass::backward}) {

@@ -28,12 +28,9 @@ def with_blocks(
     where the BlockMask has none. Blocks that follow from it, as those of create_block_mask do, are left out. The call
     may have fewer queries and keys than the BlockMask.
     """
-    visible = _dense(block_mask, block_mask.kv_num_blocks, block_mask.kv_indices)
-    full = None
-    if block_mask.full_kv_num_blocks is not None:
-        full = _dense(block_mask, block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
-        if _may_look(block_mask) and _follow(block_mask, mask_mod, visible | full, full):
-            return mask_mod, {}
+    if block_mask.full_kv_num_blocks is not None and _may_look(block_mask) and _follow(block_mask, mask_mod):
+        return mask_mod, {}
+    visible, full = _listed(block_mask)
     if mask_mod is None and full is not None:
         visible, full = visible | full, None
     if full is None and block_mask.BLOCK_SIZE in ((64, 64), (128, 128)):
@@ -41,6 +38,14 @@ def with_blocks(
         visible = visible[:, :, : -(-seqlen_q // size), : -(-seqlen_k // size)]
         return mask_mod, {"block_mask": visible.to(torch.uint8), "block_size": size}
     return _function(mask_mod, visible, full, block_mask.BLOCK_SIZE), {}
+
+
+def _listed(block_mask: Any) -> tuple[Tensor, Tensor | None]:
+    """The blocks that mask_mod is run in, and the full ones where there are lists of them."""
+    visible = _dense(block_mask, block_mask.kv_num_blocks, block_mask.kv_indices)
+    if block_mask.full_kv_num_blocks is None:
+        return visible, None
+    return visible, _dense(block_mask, block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
 
 
 def _dense(block_mask: Any, counts: Tensor, indices: Tensor) -> Tensor:
@@ -78,12 +83,14 @@ def _lists(block_mask: Any) -> tuple[Tensor, ...]:
     return tuple(getattr(block_mask, name) for name in names)
 
 
-def _follow(block_mask: Any, mask_mod: Function | None, listed: Tensor, full: Tensor) -> bool:
+def _follow(block_mask: Any, mask_mod: Function | None) -> bool:
     """Whether mask_mod hides what no list has, and sees what is listed as full. Looked at once."""
     lists = _lists(block_mask)
     contents = mask_mod, block_mask.seq_lengths, block_mask.BLOCK_SIZE, [x._version for x in lists]
     found = getattr(block_mask, _FOUND, None)
     if found is None or found[0] != contents or any(x is not y for x, y in zip(found[1], lists, strict=True)):
+        visible, full = _listed(block_mask)
+        listed = visible | full
         verdict = bool(listed.all()) if mask_mod is None else _agree(block_mask, mask_mod, listed, full)
         found = contents, lists, verdict
         setattr(block_mask, _FOUND, found)

@@ -46,8 +46,8 @@ TEST_P(Sm90Texts, Compile) {
   }
 }
 
-// Without room for bits of a mask's pairs, kernels look at the text.
-TEST_F(CompiledKernels, MasksWithoutRoomForBits) {
+// Where bits of a mask's pairs would take too much memory, kernels look at the text.
+TEST_F(CompiledKernels, MasksWhoseBitsAreTooLarge) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     for (const std::int64_t head_dim : {64, 128}) {
       AttentionProblem problem = problem_with(kTexts.back(), 4096, head_dim);

@@ -173,7 +173,7 @@ TEST(Texts, DropoutOfNumbersWithSignsGoesByRoles) {
   EXPECT_TRUE(by_roles("score + slope[head]", Normalization::none));
 }
 
-TEST(TextMasks, AreBitsWhereTheseHaveRoom) {
+TEST(TextMasks, AreBitsUpTo128MiB) {
   const auto planned = [](const char* mask, std::int64_t seqlen, std::int64_t queries) {
     AttentionProblem problem = problem_with({"", "", mask, {kDocument}}, seqlen, 64);
     problem.seqlen_q = queries;
