@@ -4,6 +4,9 @@
 from gpu_mutations import KERNELS, SCORE, KernelMutation
 
 WALK = f"{KERNELS}/sm90/forward/tile/blocks.h"
+TAGS = f"{KERNELS}/sm90/forward/produce/key_tags.h"
+VISITED = f"{KERNELS}/sm90/forward/consume/visited_blocks.h"
+TAKEN = f"{KERNELS}/sm90/scheduler/taken_tiles.h"
 FRAGMENT = f"{SCORE}/modifiers/text_fragment.h"
 
 TEXTS = [
@@ -24,8 +27,8 @@ TEXTS = [
     KernelMutation(
         "blocks that a text shows in part are whole",
         WALK,
-        "of_row == kShownBlock",
-        "of_row != 0",
+        "(of_row == kShownBlock ? 2U : 0U)",
+        "(of_row != 0 ? 2U : 0U)",
         "GpuText.MasksOfLines/sm90",
     ),
     KernelMutation(
@@ -48,5 +51,47 @@ TEXTS = [
         "position.k += first;",
         "position.k += first + block_n;",
         "GpuText.OfQueriesAndKeys/sm90",
+    ),
+    KernelMutation(
+        "bits of a block's rows are those of the rows after",
+        f"{SCORE}/modifiers/block_bits.h",
+        "load(words + 8 * r * kBlockWordsOfRow",
+        "load(words + 8 * (r ^ 1) * kBlockWordsOfRow",
+        "GpuText.MasksOfDiagonals/sm90",
+    ),
+    KernelMutation(
+        "of a block's columns the first are looked at alone",
+        f"{SCORE}/modifiers/block_bits.h",
+        "words_[r] = word >> column / kBlockWordsOfRow;",
+        "words_[r] = word;",
+        "GpuText.MasksOfDiagonals/sm90",
+    ),
+    KernelMutation(
+        "bits of a block that is shown in part do not come with its keys",
+        TAGS,
+        "tag_.is_seen(row) && !tag_.is_whole(row)",
+        "tag_.is_whole(row)",
+        "GpuText.MasksOfDiagonals/sm90",
+    ),
+    KernelMutation(
+        "consumers take blocks that are seen for such that are shown whole",
+        VISITED,
+        "tag_.is_whole(row_)",
+        "tag_.is_seen(row_)",
+        "GpuText.MasksOfLines/sm90",
+    ),
+    KernelMutation(
+        "CTAs take every second tile",
+        TAKEN,
+        "number_ = gridDim.x + atomicAdd(ring_.taken.count, 1U);",
+        "number_ = gridDim.x + 2 * atomicAdd(ring_.taken.count, 1U);",
+        "GpuTakenTiles.OnAnyNumberOfMultiprocessorsHaveTheSameBits",
+    ),
+    KernelMutation(
+        "tiles that a CTA took are another's",
+        TAKEN,
+        "taken_.owners[number_] != blockIdx.x",
+        "taken_.owners[number_] == blockIdx.x",
+        "GpuTakenTiles.KeepNaNOfOtherDocumentsOut",
     ),
 ]

@@ -61,7 +61,7 @@ std::vector<std::string> uses(const AttentionProblem& given) {
   const std::vector<std::string> implied = mask_options(with_implied_options(planned), planned);
   if (!implied.empty()) lines.push_back(options_text("a part of the mask", implied));
   const std::string_view how =
-      given.device.type == DeviceType::cpu ? "evaluated by vector instructions" : "compiled into the kernels";
+      given.device.type == DeviceType::cpu ? "evaluated by vector instructions" : "compiled for the GPU";
   if (formula.has_score() && !score) lines.push_back(fmt::format("the score is {}", how));
   if (formula.has_mask() && !mask) lines.push_back(fmt::format("the mask is {}", how));
   return lines;

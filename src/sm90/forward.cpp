@@ -138,6 +138,9 @@ class Forward final : public gpu::ForwardCall {
     if (!status.ok()) return status;
     WithTexts<forward::Params> params = parameters(problem(), plan_, arguments);
     params.kept = reinterpret_cast<float*>(workspace);
+    if (plan_.config.schedule == Schedule::taken) {
+      return launch_with(maps, params, taken_tiles(arguments), stream);
+    }
     if (!splits()) {
       return plan_.list != nullptr ? launch_with(maps, params, *plan_.list, stream)
                                    : launch_with(maps, params, NoTileList{}, stream);
@@ -155,6 +158,12 @@ class Forward final : public gpu::ForwardCall {
       return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, maps.other);
     }
     return launch_main(stream, maps.q, maps.k, maps.v, maps.o, params, tiles, forward::NoOtherMap{});
+  }
+
+  /// Behind the blocks of the mask, which whoever found them has made ready.
+  TakenTiles taken_tiles(const ForwardArguments& arguments) const {
+    const gpu::TileClaims claims = gpu::tile_claims(problem(), arguments.modifiers.block_mask);
+    return {.count = claims.count, .owners = claims.owners};
   }
 
   ForwardPlan plan_;

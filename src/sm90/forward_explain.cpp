@@ -78,9 +78,10 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   const bool sorted = c.schedule == Schedule::sorted;
   text +=
       fmt::format("schedule      {}{} tiles on {} CTAs{}\n", sorted ? "at most " : "", plan.tiles.tiles, plan.workers,
-                  c.schedule == Schedule::dealt ? ", dealt out by length, the longest first"
-                  : sorted                      ? ", sequences sorted by length on the device, the longest first"
-                                                : "");
+                  c.schedule == Schedule::dealt   ? ", dealt out by length, the longest first"
+                  : c.schedule == Schedule::taken ? ", each of which takes the next when it is done"
+                  : sorted                        ? ", sequences sorted by length on the device, the longest first"
+                                                  : "");
   if (c.schedule == Schedule::split) text += gpu::explain_split(problem, plan.tiles.tiles, plan.workers);
   if (c.rule.row_invariant) {
     text += gpu::explain_row_invariant(c.block_n, c.segment_blocks);

@@ -43,7 +43,7 @@ int exponentials_ahead_of(const Config& c) {
 bool has_own_begins(const Config& c) {
   return c.rule.mask_left && c.consumer_warpgroups > 1 && c.block_n <= kRowsPerWarpgroup && !c.rule.chunked &&
          !c.rule.softcap && !c.rule.alibi && !c.rule.max_logits && !eight_bit(c) && c.schedule != Schedule::split &&
-         c.segment_blocks == 0 && own_begins_fit(c);
+         c.segment_blocks == 0 && !has_key_tags(c) && own_begins_fit(c);
 }
 
 /// Of the largest scores nothing may be missing; and of more warpgroups ptxas spills what it takes to know on which

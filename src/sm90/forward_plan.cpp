@@ -46,6 +46,8 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
   const bool lengths_differ = knows_lengths && !as_long && m_tiles_of(problem, config) > 1;
   const bool fits_list = shape.multiprocessors * config.ctas_per_sm <= TileList::kMaxWorkers &&
                          m_tiles_of(problem, config) <= TileList::kMaxTiles;
+  const bool knows_none = has_block_bits(config.rule) && !knows_lengths && has_key_tags(config);
+  if (knows_none && m_tiles_of(problem, config) > 1) return Schedule::taken;
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
 }
 

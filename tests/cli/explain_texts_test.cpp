@@ -55,7 +55,7 @@ TEST_P(ExplainTexts, ThatOptionsSay) {
 
 TEST_P(ExplainTexts, ThatAreMoreThanOptions) {
   const std::string how =
-      std::string(GetParam()) == "cpu" ? "evaluated by vector instructions" : "compiled into the kernels";
+      std::string(GetParam()) == "cpu" ? "evaluated by vector instructions" : "compiled for the GPU";
   const TemporaryFolder folder;
   ASSERT_TRUE(io::write_npy(folder / "document.npy", io::make_tensor(DType::int32, {1024})).ok());
   const std::string text = explained({"--score", "score * 2", "--mask-text", "k <= q && document[k] == document[q]",

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "attention/case_tensors.h"
@@ -69,6 +70,8 @@ class DeviceCase {
     }
     run(backward_, backward_arguments_, execution);
   }
+
+  std::string explain_forward() const { return forward_.has_value() ? forward_->explain() : ""; }
 
   std::size_t backward_workspace_bytes() const { return backward_.has_value() ? backward_->workspace_size() : 0; }
 

@@ -61,7 +61,8 @@ class AfterTextBlocks final : public engine::WrappedCall {
   std::size_t workspace_bytes() const override {
     const std::int64_t blocks = shape_.count().value();
     if (!problem_.expression.mask_is_bits) return offset_ + static_cast<std::size_t>(blocks);
-    return offset_ + (shape_.bits_bytes() + block_bits_offset(blocks)).value<std::size_t>();
+    return offset_ +
+           (shape_.bits_bytes() + block_bits_offset(blocks) + tile_claims_bytes(problem_)).value<std::size_t>();
   }
   std::string explain() const override {
     const std::string_view pairs = problem_.expression.mask_is_bits ? ", pairs as bits" : "";
@@ -124,6 +125,9 @@ class AfterTextBlocks final : public engine::WrappedCall {
     }
     params.blocks = reinterpret_cast<unsigned char*>(blocks);
     params.bits = reinterpret_cast<unsigned*>(blocks + block_bits_offset(shape_.count().value()));
+    if (problem_.expression.mask_is_bits && problem_.pass == Pass::forward) {
+      params.tiles_taken = tile_claims(problem_, view(blocks)).count;
+    }
     params.batches = static_cast<int>(shape_.batches);
     params.heads = static_cast<int>(shape_.heads);
     params.q_blocks = static_cast<int>(shape_.q_blocks);

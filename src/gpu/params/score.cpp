@@ -16,6 +16,8 @@
 namespace strobe::gpu {
 namespace {
 
+constexpr std::int64_t kClaimsAlignment = 128;
+
 const int* lengths(const ConstTensorView& view) { return static_cast<const int*>(view.data); }
 
 /// The last query of a sequence sees every key that a causal mask aligned to the bottom right leaves, and where none
@@ -137,6 +139,22 @@ VisibilityParams visibility_params(const AttentionProblem& problem) {
 }
 
 std::int64_t block_bits_offset(std::int64_t blocks) { return round_up<std::int64_t>(blocks, 128); }
+
+Checked tile_claims_bytes(const AttentionProblem& problem) {
+  if (problem.pass != Pass::forward) return Checked(0);
+  constexpr std::int64_t kLeastRows = 64;  // of a tile
+  const Checked tiles = Checked(ceil_div(problem.seqlen_q, kLeastRows)) * problem.batch * problem.heads_q;
+  return Checked(kClaimsAlignment) + tiles * static_cast<std::int64_t>(sizeof(unsigned short));
+}
+
+TileClaims tile_claims(const AttentionProblem& problem, const ConstTensorView& mask) {
+  const std::int64_t blocks = mask.shape[0] * mask.shape[1] * mask.shape[2] * mask.shape[3];
+  const std::int64_t bits = blocks * static_cast<std::int64_t>(sizeof(unsigned)) *
+                            block_words(static_cast<int>(problem.modifiers.block_size));
+  auto* const claims = static_cast<unsigned char*>(const_cast<void*>(mask.data)) + block_bits_offset(blocks) + bits;
+  return {.count = reinterpret_cast<unsigned*>(claims),
+          .owners = reinterpret_cast<unsigned short*>(claims + kClaimsAlignment)};
+}
 
 BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask) {
   BlockMaskParams params{.data = static_cast<const unsigned char*>(mask.data),

@@ -27,6 +27,7 @@ constexpr std::string_view name_of(Schedule schedule) {
   switch (schedule) {
     case Schedule::dealt: return "dealt";
     case Schedule::sorted: return "sorted";
+    case Schedule::taken: return "taken";
     case Schedule::split: return "split";
     default: return "rounds";
   }

@@ -123,6 +123,9 @@ __global__ void __launch_bounds__(kTextBlocksThreads)
   const long long first = static_cast<long long>(blockIdx.x) * params.blocks_of_cta;
   const int blocks = static_cast<int>(min(params.count - first, static_cast<long long>(params.blocks_of_cta)));
   const int warp = threadIdx.x / 32;
+  if (params.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
+    *params.tiles_taken = 0;
+  }
   if (warp < blocks) {
     const unsigned char state = state_of<C>(params, block_at(params, first + warp));
     if (threadIdx.x % 32 == 0) {

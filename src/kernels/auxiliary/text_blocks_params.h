@@ -31,6 +31,7 @@ struct TextBlocksParams {
   expression::Captures captures;
   BlockMaskParams given;  // data null: every block is
   unsigned char* blocks;  // [batches, heads, q_blocks, k_blocks]
+  unsigned* tiles_taken;  // null, or what becomes 0
   unsigned* bits;         // of each block block_words(); of blocks that are shown in part they are written
   int batches, heads;     // 1 where all have the same
   int q_blocks, k_blocks;

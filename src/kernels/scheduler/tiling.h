@@ -10,6 +10,7 @@ enum class Schedule : unsigned char {
   rounds,  // tiles of one length, one after another to each CTA
   dealt,   // the host knows the tiles' lengths and deals them out, longest first
   sorted,  // the lengths lie on the device: each CTA sorts the sequences itself
+  taken,   // no one knows how long tiles are: a CTA that is done takes the next
   split,   // each CTA takes as many key blocks as the others: a tile may be several CTAs', who leave parts of it
 };
 
@@ -27,6 +28,7 @@ struct Tiling {
   bool bisects = false;          // sorted schedules: a tile's place is found by bisection, not by walking on
   bool in_pairs = false;         // split schedules: neighbouring CTAs have the same keys of neighbouring heads
   int table_sequences = kMaxTableSequences;  // sorted and split schedules: of their table, at most
+  bool debug = false;                        // waits trap instead of hanging
   int segment_blocks = 0;                    // row-invariant calls: key blocks that a part has at most; 0: any number
 };
 

@@ -43,11 +43,15 @@ class BlockWords {
  public:
   __device__ __forceinline__ BlockWords() {}
 
-  /// `words`: of the thread's first row. `column`: of the block, the fragment's first.
-  __device__ __forceinline__ BlockWords(const unsigned* words, int column) {
+  __device__ __forceinline__ BlockWords(const unsigned* words, int column)
+      : BlockWords(words, column, [](const unsigned* word) { return __ldg(word); }) {}
+
+  /// `words`: of the thread's first row, each to be read by `load`. `column`: of the block, the fragment's first.
+  template <typename Load>
+  __device__ __forceinline__ BlockWords(const unsigned* words, int column, const Load& load) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const unsigned word = __ldg(words + 8 * r * kBlockWordsOfRow + threadIdx.x % kBlockWordsOfRow);
+      const unsigned word = load(words + 8 * r * kBlockWordsOfRow + threadIdx.x % kBlockWordsOfRow);
       words_[r] = word >> column / kBlockWordsOfRow;
     }
   }

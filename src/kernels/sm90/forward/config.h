@@ -195,6 +195,18 @@ constexpr int threads_per_block(const Config& c) {
   return kWarpgroupSize * (c.consumer_warpgroups + c.producer_warpgroups + c.output_warpgroups);
 }
 
+/// Whether consumers are told of each stage of K which block it holds and what a block mask says of it, by the producer
+/// that has walked there: else each walks over the mask as well, which takes registers.
+constexpr bool has_key_tags(const Config& c) {
+  return c.rule.block_mask != 0 && c.keys == KeySource::tensor && !c.entries && !converts(c) && !eight_bit(c) &&
+         !is_wide(c) && block_m(c) <= 2 * c.rule.block_mask;
+}
+
+/// Whether the bits of a block that is shown in part come with its keys. Wider tiles leave them no shared memory.
+constexpr bool brings_block_bits(const Config& c) {
+  return has_key_tags(c) && has_block_bits(c.rule) && c.head_dim <= 64 && c.head_dim_v <= 64;
+}
+
 /// Registers of a thread at launch: 64 K over the threads of the resident CTAs, rounded down to eights. setmaxnreg
 /// waits forever where the roles together want more, and is illegal where it is to increase them to fewer.
 constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
@@ -210,6 +222,7 @@ constexpr Tiling tiling(const Config& c) {
           .bisects = is_wide(c),
           .in_pairs = c.in_pairs,
           .table_sequences = c.table_sequences,
+          .debug = c.debug,
           .segment_blocks = c.segment_blocks};
 }
 

@@ -48,7 +48,7 @@ constexpr bool pairs_fit(const Config& c) {
 /// Whether the loop is one for the operands, and what it does is asked for and possible.
 constexpr bool fields_agree(const Config& c) {
   const bool loop = eight_bit(c) == (c.loop == Loop::eight_bit || c.loop == Loop::eight_bit_serial);
-  const bool own_begins = !c.own_begins || (c.rule.mask_left && own_begins_fit(c));
+  const bool own_begins = !c.own_begins || (c.rule.mask_left && !has_key_tags(c) && own_begins_fit(c));
   const bool producers = c.producer_warpgroups == 1 || (c.producer_warpgroups == 2 && converts(c));
   const bool ahead = c.exponentials_ahead == 0 || (sums_by_block(c) && c.loop == Loop::eight_bit);
   const bool joined = !c.rule.query_values || (is_wide(c) && c.keys != KeySource::rows_in_format && c.bias_stages == 0);
@@ -70,11 +70,11 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
   }
 }
 
-/// Sorted and split schedules have a table of their own, in shared memory.
+/// Sorted and split schedules have a table of their own in shared memory, and those of tiles that are taken a ring.
 template <Config C>
 __device__ __forceinline__ const ScheduleOf<C>& schedule_in(const typename TileListOf<C.schedule>::type& list,
                                                             const unsigned char* smem) {
-  if constexpr (C.schedule == Schedule::sorted) {
+  if constexpr (C.schedule == Schedule::sorted || C.schedule == Schedule::taken) {
     return *reinterpret_cast<const ScheduleOf<C>*>(smem + smem_plan(C).order);
   } else if constexpr (kSplits<C>) {
     return *reinterpret_cast<const SplitWork*>(smem + smem_plan(C).order);
@@ -82,6 +82,9 @@ __device__ __forceinline__ const ScheduleOf<C>& schedule_in(const typename TileL
     return list;
   }
 }
+
+/// Schedules of tiles that are taken: the fourth warp of the producers has nothing to bring.
+inline constexpr int kIdleWarps = 1;
 
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
@@ -107,6 +110,12 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
   }
   if constexpr (C.schedule == Schedule::sorted) {
     make_order<tiling(C)>(params, reinterpret_cast<SequenceOrder<C.table_sequences>&>(smem[smem_plan(C).order]));
+  }
+  if constexpr (C.schedule == Schedule::taken) {
+    if (threadIdx.x == 0) {
+      init(reinterpret_cast<TileRing&>(smem[smem_plan(C).order]), list,
+           threads_per_block(C) / kWarpSize - kIdleWarps - 1);
+    }
   }
   if constexpr (kSplits<C>) {
     ptx::griddepcontrol_launch_dependents();  // combine waits for this grid's end

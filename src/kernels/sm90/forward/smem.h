@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/math/eight_bit.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/score/modifiers/text.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/tile/panel.h"
@@ -78,6 +79,30 @@ constexpr int text_bytes(const Config& c) {
   return 4 * text_words(c.rule.text, c.rule.text.key_values, c.rule.text.query_values, c.block_n, kWarpsPerWarpgroup);
 }
 
+/// A stage of K, as consumers are told of it: the number of its block, and of each row of blocks of a block mask that
+/// the tile lies in, from bit 1 on, whether it sees the block and whether it sees it whole. Bit 0: another one follows.
+/// 0: the tile has no block.
+struct KeyTag {
+  unsigned word = 0;
+
+  static constexpr int kFlags = 5;
+
+  constexpr bool is_none() const { return word == 0; }
+  constexpr int block() const { return static_cast<int>(word >> kFlags); }
+  constexpr bool is_followed() const { return (word & 1U) != 0; }
+  constexpr bool is_seen(int row) const { return (word >> (2 * row + 1) & 1U) != 0; }
+  constexpr bool is_whole(int row) const { return (word >> (2 * row + 2) & 1U) != 0; }
+};
+
+constexpr int key_tag_bytes(const Config& c) {
+  return has_key_tags(c) ? (c.stages * static_cast<int>(sizeof(KeyTag)) + 7) / 8 * 8 : 0;
+}
+
+/// The bits of a block that is shown in part, of each of a tile's rows.
+constexpr int block_bits_bytes(const Config& c) {
+  return brings_block_bits(c) ? block_m(c) * kBlockWordsOfRow * static_cast<int>(sizeof(unsigned)) : 0;
+}
+
 struct SmemPlan {
   int q_bytes = 0;    // of one warpgroup and stage
   int k_bytes = 0;    // of one stage
@@ -93,9 +118,11 @@ struct SmemPlan {
   int kept = 0;    // float32 sums of O: of 8-bit operands, and of segments
   int scales = 0;  // 8-bit operands: a stage goes with one of V
   int bias = 0;    // of each warpgroup, stage by stage; 128-byte aligned
+  int bits = 0;    // of a block mask: a stage goes with one of K; 16-byte aligned
   int text = 0;    // of each consumer warpgroup
+  int tags = 0;    // KeyTag of each stage of K
   int barriers = 0;
-  int order = 0;  // sorted and split schedules: SequenceOrder, SplitWork
+  int order = 0;  // sorted and split schedules, and those of tiles that are taken: SequenceOrder, SplitWork, TileRing
   int total_bytes = 0;
 };
 
@@ -136,10 +163,13 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.bias = plan.scales + c.stages * scale_bytes(c);
   plan.messages = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
-  plan.text = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
-  plan.barriers = plan.text + c.consumer_warpgroups * text_bytes(c);
+  plan.bits = plan.messages + blocks_of_p * static_cast<int>(sizeof(BlockMessage));
+  plan.text = plan.bits + c.stages * block_bits_bytes(c);
+  plan.tags = plan.text + c.consumer_warpgroups * text_bytes(c);
+  plan.barriers = plan.tags + key_tag_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
   const int order_bytes = c.schedule == Schedule::sorted  ? sequence_order_bytes(c.table_sequences)
+                          : c.schedule == Schedule::taken ? static_cast<int>(sizeof(TileRing))
                           : c.schedule == Schedule::split ? split_work_bytes(c)
                                                           : 0;
   plan.total_bytes = plan.order + order_bytes;

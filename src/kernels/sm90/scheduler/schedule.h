@@ -49,4 +49,18 @@ constexpr int sequence_order_bytes(int most_sequences) {
 static_assert(sequence_order_bytes(kMaxTableSequences) == sizeof(SequenceOrder<kMaxTableSequences>));
 static_assert(sizeof(SplitWork) <= sizeof(SequenceOrder<kMaxTableSequences>));  // no tile needs another size for it
 
+/// Schedules of tiles that are taken: in the workspace.
+struct TakenTiles {
+  unsigned* count;         // taken beside the first of each CTA; 0 when the kernel starts
+  unsigned short* owners;  // of each tile, which CTA took it
+};
+
+/// And in a CTA's shared memory: tiles on their way from the warp that takes them to the others.
+struct TileRing {
+  static constexpr int kSlots = 4;
+  unsigned long long full[kSlots], empty[kSlots];  // mbarriers
+  int tile[kSlots];
+  TakenTiles taken;
+};
+
 }  // namespace strobe::sm90

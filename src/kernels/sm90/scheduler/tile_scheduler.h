@@ -4,19 +4,13 @@
 #pragma once
 
 #include "kernels/scheduler/split_scheduler.h"
-#include "kernels/scheduler/tile.h"
 #include "kernels/sequence/params.h"
 #include "kernels/sm90/scheduler/schedule.h"
 #include "kernels/sm90/scheduler/sequence_order.h"
+#include "kernels/sm90/scheduler/taken_tiles.h"
+#include "kernels/sm90/scheduler/tile_number.h"
 
 namespace strobe::sm90 {
-
-template <Tiling T>
-__device__ __forceinline__ Tile tile_of(const TileParams& params, int flat_head, int m) {
-  const int outer = params.by_inner.quotient(flat_head);
-  const int inner = params.by_inner.remainder(flat_head);
-  return sequences_are_inner(T.rule) ? Tile{m, inner, outer, {}} : Tile{m, outer, inner, {}};
-}
 
 /// Tiles of one length: dealt in rounds, the tiles of a head together.
 template <Tiling T>
@@ -34,8 +28,7 @@ class RoundScheduler {
     if (index_ >= params_.tiles) {
       return false;
     }
-    tile = tile_of<T>(params_, params_.by_m_tiles.quotient(index_),
-                      params_.m_tiles - 1 - params_.by_m_tiles.remainder(index_));
+    tile = numbered_tile<T>(params_, index_);
     index_ = index_ + workers_;
     return true;
   }
@@ -162,12 +155,40 @@ struct SchedulerOf<T, Schedule::sorted> {
   using type = SortedScheduler<T>;
 };
 template <Tiling T>
+struct SchedulerOf<T, Schedule::taken> {
+  using type = HandedTiles<T>;
+};
+template <Tiling T>
 struct SchedulerOf<T, Schedule::split> {
   using type = SplitScheduler<T>;
 };
 
 template <Tiling T>
 using TileScheduler = typename SchedulerOf<T, T.schedule>::type;
+
+/// The same tiles once more, when a CTA has been through all of its own.
+template <Tiling T, Schedule schedule>
+struct SecondSchedulerOf {
+  using type = TileScheduler<T>;
+};
+template <Tiling T>
+struct SecondSchedulerOf<T, Schedule::taken> {
+  using type = OwnedTiles<T>;
+};
+/// Of a warp that hands tiles out where others are handed them, if it `leads`.
+template <Tiling T, Schedule schedule, bool leads>
+struct LeadingSchedulerOf {
+  using type = TileScheduler<T>;
+};
+template <Tiling T>
+struct LeadingSchedulerOf<T, Schedule::taken, true> {
+  using type = TileTaker<T>;
+};
+template <Tiling T, bool leads>
+using LeadingScheduler = typename LeadingSchedulerOf<T, T.schedule, leads>::type;
+
+template <Tiling T>
+using SecondScheduler = typename SecondSchedulerOf<T, T.schedule>::type;
 
 /// The kernel's last parameter.
 template <Schedule schedule>
@@ -177,6 +198,10 @@ struct TileListOf {
 template <>
 struct TileListOf<Schedule::dealt> {
   using type = TileList;
+};
+template <>
+struct TileListOf<Schedule::taken> {
+  using type = TakenTiles;
 };
 template <>
 struct TileListOf<Schedule::split> {

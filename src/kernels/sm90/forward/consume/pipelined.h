@@ -41,11 +41,17 @@ class PipelinedLoop : private Steps<C> {
     };
     while (next.exists) {
       const TileWork work = next.work;
-      BlockWalk<C> walk(params_, work, warpgroup());
+      VisitedBlocks<C> walk(params_, next, warpgroup());
       const int n_begin = next.n_begin;
-      const int n_end = walk.own_end(next.n_end);
-      if (n_end <= n_begin) {
-        if (is_open) {
+      if constexpr (has_key_tags(C)) {
+        if (is_open && !walk.begins_own(*this, next)) {
+          close(o, p, softmax, open);
+          is_open = false;
+        }
+      }
+      const int n_last = walk.first(*this, next);
+      if (n_last < n_begin) {
+        if (!has_key_tags(C) && is_open) {
           close(o, p, softmax, open);
           is_open = false;
         }
@@ -54,13 +60,13 @@ class PipelinedLoop : private Steps<C> {
         advance();
         continue;
       }
-      if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
+      if (!has_key_tags(C) && C.rule.chunked && is_open && work.n_end - 1 - n_last > C.stages) {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules = is_open ? begin_behind(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
-                                  : begin(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
-      blocks(o, p, softmax, rules, walk, n_begin, n_end - 1);
+      const Rules rules = is_open ? begin_behind(o, p, softmax, open, walk, work, n_begin, n_last, look_ahead)
+                                  : begin(p, softmax, walk, work, n_begin, n_last, look_ahead);
+      blocks(o, p, softmax, rules, walk, n_begin, n_last);
       end(walk, work, n_begin);
       open = work;
       is_open = true;
@@ -78,11 +84,11 @@ class PipelinedLoop : private Steps<C> {
   using typename Steps<C>::Rules;
   using typename Steps<C>::Scores, typename Steps<C>::Output, typename Steps<C>::Operand;
   using Rings<C>::warpgroup, Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
-  using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
+  using Rings<C>::output_done, Rings<C>::release_q;
   using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
   using Steps<C>::end_of_step, Steps<C>::issue_scores, Steps<C>::issue_output, Steps<C>::issue_both;
   using ScoreSteps<C>::probabilities, ScoreSteps<C>::first_softmax, ScoreSteps<C>::params_;
-  using ScoreSteps<C>::find_text;
+  using ScoreSteps<C>::find_text, ScoreSteps<C>::scores_arrived;
   using Steps<C>::accumulate_;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
@@ -93,7 +99,7 @@ class PipelinedLoop : private Steps<C> {
  public:  // the parts of a tile: tile_loop.h
   /// The first block of a tile when no other is open.
   template <typename LookAhead>
-  __device__ __forceinline__ Rules begin(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
+  __device__ __forceinline__ Rules begin(Operand& p, Softmax<C>& softmax, VisitedBlocks<C>& walk, const TileWork& work,
                                          int n_begin, int n, const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
@@ -109,7 +115,7 @@ class PipelinedLoop : private Steps<C> {
     look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
-    scores_done();
+    scores_arrived();
     softmax = {};
     first_softmax(s, softmax, rules, n, bias, text);
     rules.dropout.to_operand(p, s, rules.dropout.draw(n));
@@ -120,7 +126,7 @@ class PipelinedLoop : private Steps<C> {
   /// The first block of `work`, as begin(), and the last P V of `open`.
   template <typename LookAhead>
   __device__ __forceinline__ Rules begin_behind(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
-                                                BlockWalk<C>& walk, const TileWork& work, int n_begin, int n,
+                                                VisitedBlocks<C>& walk, const TileWork& work, int n_begin, int n,
                                                 const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
@@ -134,7 +140,7 @@ class PipelinedLoop : private Steps<C> {
     look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
-    scores_done();
+    scores_arrived();
     Softmax<C> next;
     first_softmax(s, next, rules, n, bias, text);
     const auto slices = rules.dropout.draw(n);
@@ -157,8 +163,8 @@ class PipelinedLoop : private Steps<C> {
 
   /// From the block after n down.
   __device__ __forceinline__ void blocks(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                         BlockWalk<C>& walk, int n_begin, int n) {
-    n = walk.before(n);
+                                         VisitedBlocks<C>& walk, int n_begin, int n) {
+    n = walk.next(*this, n, n_begin);
     while (n >= max(rules.mask.last_full(), n_begin)) {
       n = step<true>(o, p, softmax, rules, walk, n_begin, n);
     }
@@ -173,7 +179,7 @@ class PipelinedLoop : private Steps<C> {
   }
 
   /// Of what the tile's last P V does not need: that is begin_behind()'s or close()'s.
-  __device__ __forceinline__ void end(BlockWalk<C>& walk, const TileWork& work, int n_begin) {
+  __device__ __forceinline__ void end(VisitedBlocks<C>& walk, const TileWork& work, int n_begin) {
     if (ends_tile<C>(work)) {
       release_q();
     }
@@ -186,19 +192,19 @@ class PipelinedLoop : private Steps<C> {
   /// Block n; returns the next.
   template <bool masked>
   __device__ __forceinline__ int step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                      BlockWalk<C>& walk, int n_begin, int n) {
+                                      VisitedBlocks<C>& walk, int n_begin, int n) {
     Scores s;
     const auto bias = rules.transform.fetch(n);
     const bool shown = walk.is_shown(n);
-    const int next = walk.before(n);
+    const bool is_followed = walk.has_before(n, n_begin);
     issue_both(s, o, p);
     const auto text = find_text(rules, n, shown);
 
     ptx::wgmma_wait_group<1>(s);
-    scores_done();
+    scores_arrived();
     const bool grew = probabilities<masked>(s, softmax, rules, n, bias, text);
     const auto slices = rules.dropout.draw(n);
-    end_of_step(next >= n_begin || softmax.sums_are_negative());
+    end_of_step(is_followed || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -206,7 +212,7 @@ class PipelinedLoop : private Steps<C> {
     if (grew) {
       rescale<C>(o, softmax.correction);
     }
-    return next;
+    return walk.next(*this, n, n_begin);
   }
 
   /// The last P V of a tile that no other follows at once.

@@ -30,6 +30,18 @@ class Rings {
   __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
   __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
 
+  /// What its producer says of the next K, which has arrived.
+  __device__ __forceinline__ KeyTag key_tag() const {
+    return reinterpret_cast<const KeyTag*>(shared_memory() + kPlan.tags)[k_at_.stage];
+  }
+
+  /// The bits of the next K's block, of this thread's first row of two: of a block that is shown in part.
+  __device__ __forceinline__ const unsigned* key_bits() const {
+    const int row = warpgroup_ * kRowsPerWarpgroup + warpgroup_row(0);
+    return reinterpret_cast<const unsigned*>(shared_memory() + kPlan.bits + k_at_.stage * block_bits_bytes(C)) +
+           row * kBlockWordsOfRow;
+  }
+
   /// The next block's bias, to be read before bias_done().
   __device__ __forceinline__ SharedBias<C> wait_bias() { return bias_.wait_tile(barriers_, warpgroup_); }
   __device__ __forceinline__ void bias_done() { bias_.release(barriers_, warpgroup_); }
@@ -100,6 +112,11 @@ class Rings {
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
+
+  __device__ __forceinline__ static const unsigned char* shared_memory() {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    return smem;
+  }
 
   Barriers<C>& barriers_;
   const int warpgroup_;

@@ -27,17 +27,17 @@ class SerialLoop : private Steps<C> {
     const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
     while (next.exists) {
       const TileWork work = next.work;
-      BlockWalk<C> walk(params_, work, warpgroup());
+      VisitedBlocks<C> walk(params_, next, warpgroup());
       const int n_begin = next.n_begin;
-      const int n_end = walk.own_end(next.n_end);
-      if (n_end <= n_begin) {
+      const int n_last = walk.first(*this, next);
+      if (n_last < n_begin) {
         pass_blocks(walk.count(work.n_begin, work.n_end));
         store_.without_keys(work, warpgroup());
         advance();
         continue;
       }
-      const Rules rules = begin(softmax, walk, work, n_end - 1);
-      blocks(o, p, softmax, rules, walk, n_begin, n_end - 1);
+      const Rules rules = begin(softmax, walk, work, n_last);
+      blocks(o, p, softmax, rules, walk, n_begin, n_last);
       end(o, softmax, work);
       advance();
     }
@@ -48,15 +48,15 @@ class SerialLoop : private Steps<C> {
   using typename Steps<C>::Rules;
   using typename Steps<C>::Scores, typename Steps<C>::Output, typename Steps<C>::Operand;
   using Rings<C>::warpgroup, Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
-  using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q, Rings<C>::pass_blocks;
-  using ScoreSteps<C>::first_softmax, ScoreSteps<C>::find_text;
+  using Rings<C>::output_done, Rings<C>::release_q, Rings<C>::pass_blocks;
+  using ScoreSteps<C>::first_softmax, ScoreSteps<C>::find_text, ScoreSteps<C>::scores_arrived;
   using Steps<C>::issue_scores, Steps<C>::issue_output;
   using ScoreSteps<C>::params_;
   using Steps<C>::accumulate_;
 
  public:  // the parts of a tile: tile_loop.h
   /// A tile of which n is the last block that this warpgroup's rows see.
-  __device__ __forceinline__ Rules begin(Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work, int n) {
+  __device__ __forceinline__ Rules begin(Softmax<C>& softmax, VisitedBlocks<C>& walk, const TileWork& work, int n) {
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
@@ -66,26 +66,31 @@ class SerialLoop : private Steps<C> {
 
   /// From block n down.
   __device__ __forceinline__ void blocks(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                         BlockWalk<C>& walk, int n_begin, int n) {
-    for (; walk.has(n); n = walk.before(n)) {
+                                         VisitedBlocks<C>& walk, int n_begin, int n) {
+    for (; walk.has(n); n = walk.next(*this, n, n_begin)) {
       if ((C.own_begins && n < n_begin) || !walk.is_own(n)) {
         pass_blocks(1);
         continue;
       }
       Scores s;
       const auto bias = rules.transform.fetch(n);
-      wait_k();
+      if constexpr (!has_key_tags(C)) {
+        wait_k();
+      }
       WarpgroupOrder<C>::wait(warpgroup());
       ptx::wgmma_fence();
       issue_scores(s);
       const auto text = find_text(rules, n, walk.is_shown(n));
       ptx::wgmma_wait_group<0>(s);
       WarpgroupOrder<C>::pass(warpgroup());
-      scores_done();
+      scores_arrived();
       if (first_softmax(s, softmax, rules, n, bias, text)) {
         rescale<C>(o, softmax.correction);
       }
       rules.dropout.to_operand(p, s, rules.dropout.draw(n));
+      if (has_key_tags(C) && softmax.sums_are_negative()) {  // else ptxas adds later, and P has no registers of S
+        wait_v();
+      }
       wait_v();
       ptx::wgmma_fence();
       issue_output(o, p);

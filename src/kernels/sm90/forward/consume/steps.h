@@ -5,6 +5,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/modifiers/softcap_step.h"
 #include "kernels/sm90/forward/consume/rings.h"
+#include "kernels/sm90/forward/consume/visited_blocks.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/forward/tile/blocks.h"
 #include "kernels/sm90/forward/tile/rules.h"
@@ -26,7 +27,7 @@ class ScoreSteps : protected Rings<C> {
   __device__ __forceinline__ ScoreSteps(const Context<C>& context, int warpgroup)
       : Rings<C>(context, warpgroup), params_(context.params) {}
 
-  using Rings<C>::warpgroup, Rings<C>::wait_bias, Rings<C>::bias_done;
+  using Rings<C>::warpgroup, Rings<C>::wait_bias, Rings<C>::bias_done, Rings<C>::scores_done, Rings<C>::key_bits;
 
   /// What is known of a block when its scores are there.
   struct TextBlock {
@@ -38,6 +39,7 @@ class ScoreSteps : protected Rings<C> {
   template <bool masked, typename Bias>
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias, const TextBlock& text) {
+    static_assert(!C.caps_in_softmax || !hides_by_text(C.rule));
     if constexpr (!masked && C.caps_in_softmax) {
       rules.transform.apply_factor(s);
       return score::capped_step(softmax, s, params_.score);
@@ -91,15 +93,22 @@ class ScoreSteps : protected Rings<C> {
   }
 
   /// What block n's scores need of a text, while they are computed. `shown`: a mask looks at none of them.
-  __device__ __forceinline__ static TextBlock find_text(const Rules& rules, int n, bool shown) {
+  __device__ __forceinline__ TextBlock find_text(const Rules& rules, int n, bool shown) const {
     if (C.rule.text.score || !shown) {
       rules.transform.find_text(n);
     }
-    return {shown, shown || kFindsWordsLate ? score::BlockWords<C.rule>() : rules.bits.find(n * C.block_n)};
+    return {shown, shown || kFindsWordsLate ? score::BlockWords<C.rule>() : find_words(rules, n)};
+  }
+
+  /// The products that made scores have read K, of which a mask may still want the bits.
+  __device__ __forceinline__ void scores_arrived() {
+    if constexpr (!brings_block_bits(C)) {
+      scores_done();
+    }
   }
 
   /// By the other masks, too.
-  __device__ __forceinline__ static void mask_by_text(Scores& s, const Rules& rules, int n, const TextBlock& text) {
+  __device__ __forceinline__ void mask_by_text(Scores& s, const Rules& rules, int n, const TextBlock& text) {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
@@ -107,12 +116,25 @@ class ScoreSteps : protected Rings<C> {
       if constexpr (C.rule.text.mask) {
         rules.transform.hide(s, n);
       }
-      (kFindsWordsLate ? rules.bits.find(n * C.block_n) : text.words).hide(s);
+      (kFindsWordsLate ? find_words(rules, n) : text.words).hide(s);
+    }
+    if constexpr (brings_block_bits(C)) {
+      __syncwarp();  // all lanes have read the stage's bits
+      scores_done();
     }
   }
 
-  /// Whether bits of a block's pairs wait until its scores are there: a bias has the registers before.
-  static constexpr bool kFindsWordsLate = C.rule.bias;
+  __device__ __forceinline__ score::BlockWords<C.rule> find_words(const Rules& rules, int n) const {
+    if constexpr (brings_block_bits(C)) {
+      return {key_bits(), n * C.block_n % C.rule.block_mask, [](const unsigned* word) { return *word; }};
+    } else {
+      return rules.bits.find(n * C.block_n);
+    }
+  }
+
+  /// Whether bits of a block's pairs wait until its scores are there: a bias has the registers before. From shared
+  /// memory they take no time.
+  static constexpr bool kFindsWordsLate = C.rule.bias || brings_block_bits(C);
 
   const Params& params_;
 };

@@ -7,7 +7,8 @@
 
 namespace strobe::sm90::forward {
 
-template <Config C>
+/// With `stops`, at tiles without a visible block, too: of the warp that hands out tiles where others are handed them.
+template <Config C, bool stops = false>
 class KeyCursor {
  public:
   __device__ __forceinline__ KeyCursor(const Params& params, const ScheduleOf<C>& schedule)
@@ -17,6 +18,9 @@ class KeyCursor {
   __device__ __forceinline__ bool next() {
     begins_tile_ = false;
     for (n_ = walk_.before(n_); !walk_.has(n_); n_ = walk_.before(work_.n_end)) {
+      if (stops && begins_tile_) {
+        break;
+      }
       if (!next_work<C>(scheduler_, params_, work_)) {
         return false;
       }
@@ -27,8 +31,13 @@ class KeyCursor {
     return true;
   }
 
+  /// Whether the tile has no visible block.
+  __device__ __forceinline__ bool has_none() const { return stops && !walk_.has(n_); }
+
   __device__ __forceinline__ const TileWork& work() const { return work_; }
   __device__ __forceinline__ int block() const { return n_; }
+  __device__ __forceinline__ BlockWalk<C>& walk() { return walk_; }
+  __device__ __forceinline__ const BlockWalk<C>& walk() const { return walk_; }
   __device__ __forceinline__ int head() const {
     return C.values_in_keys ? 0 : params_.by_heads_per_kv.quotient(work_.tile.head);  // latent rows have one
   }
@@ -41,7 +50,7 @@ class KeyCursor {
 
  private:
   const Params& params_;
-  Scheduler<C> scheduler_;
+  LeadingScheduler<tiling(C), stops> scheduler_;
   TileWork work_{};
   BlockWalk<C> walk_;
   int n_ = 0;  // visible blocks from work_.n_begin to it are still to come

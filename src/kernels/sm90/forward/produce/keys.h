@@ -5,6 +5,7 @@
 
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/produce/key_cursor.h"
+#include "kernels/sm90/forward/produce/key_tags.h"
 #include "kernels/sm90/forward/produce/scales.h"
 #include "kernels/sm90/forward/produce/stage.h"
 #include "kernels/sm90/forward/tile/rows.h"
@@ -18,15 +19,8 @@ class KeyFeeder {
   using StageBarriers = uint64_t (&)[C.stages];
 
   __device__ __forceinline__ KeyFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
-                                       unsigned char* ring, unsigned char* scales, StageBarriers full,
-                                       StageBarriers empty)
-      : map_(map),
-        params_(params),
-        cursor_(params, schedule),
-        ring_(ring),
-        scales_(scales),
-        full_(full),
-        empty_(empty) {}
+                                       unsigned char* smem, StageBarriers full, StageBarriers empty)
+      : map_(map), params_(params), cursor_(params, schedule), smem_(smem), full_(full), empty_(empty) {}
 
   /// The next block, of the next tile where this one's are done. False when there is none.
   __device__ __forceinline__ bool feed() {
@@ -38,17 +32,25 @@ class KeyFeeder {
     const int head = cursor_.head();
     const int first = cursor_.block() * C.block_n;
     uint64_t& full = full_[at_.stage];
+    const KeyTags<C, values> tags(cursor_);
     if constexpr (kTransposed) {
       const ScaleFeeder<C> scales(params_, cursor_.work(), head, cursor_.block());
       wait<C>(empty_[at_.stage], at_.parity);
-      scales.store(scales_ + at_.stage * scale_bytes(C));
+      scales.store(smem_ + kPlan.scales + at_.stage * scale_bytes(C));
     } else {
       wait<C>(empty_[at_.stage], at_.parity);
     }
     if (this_thread_feeds<C>()) {
-      load_panels(map_, !C.entries || rows.batch != kNoEntry, kPanels, kStageBytes / kPanels,
-                  ring_ + at_.stage * kStageBytes, full,
-                  [&](int panel) { return box_of(rows, panel * kColumns<C>, first, head); });
+      tags.store(smem_, at_.stage);
+      if (cursor_.has_none()) {
+        cuda::ptx::mbarrier_arrive(&full);
+      } else {
+        load_panels(
+            map_, !C.entries || rows.batch != kNoEntry, kPanels, kStageBytes / kPanels,
+            smem_ + (values ? kPlan.v : kPlan.k) + at_.stage * kStageBytes, full,
+            [&](int panel) { return box_of(rows, panel * kColumns<C>, first, head); }, tags.bits_bytes());
+        tags.load_bits(params_, cursor_, smem_, at_.stage, full);
+      }
     } else if constexpr (kTransposed && C.debug) {
       arrive<C>(full);  // this lane has written scales
     }
@@ -74,13 +76,13 @@ class KeyFeeder {
   static constexpr int kPanels = kTransposed ? panels_of_bytes(C.block_n)
                                  : values    ? panels(C.head_dim_v)
                                              : kRowPanels<C>;
-  static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
+  static constexpr SmemPlan kPlan = smem_plan(C);
+  static constexpr int kStageBytes = values ? kPlan.v_bytes : kPlan.k_bytes;
 
   const TensorMap& map_;
   const Params& params_;
-  KeyCursor<C> cursor_;
-  unsigned char* ring_;
-  unsigned char* scales_;  // of 8-bit operands, stage by stage
+  typename KeyTags<C, values>::Cursor cursor_;
+  unsigned char* smem_;
   StageBarriers full_;
   StageBarriers empty_;
   RingPosition<C.stages> at_{0, 1};

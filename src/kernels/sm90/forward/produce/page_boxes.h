@@ -122,8 +122,13 @@ class KeyFeeder<C, values> {
   using StageBarriers = uint64_t (&)[C.stages];
 
   __device__ __forceinline__ KeyFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
-                                       unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
-      : map_(map), params_(params), pages_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+                                       unsigned char* smem, StageBarriers full, StageBarriers empty)
+      : map_(map),
+        params_(params),
+        pages_(params, schedule),
+        ring_(smem + (values ? smem_plan(C).v : smem_plan(C).k)),
+        full_(full),
+        empty_(empty) {}
 
   __device__ __forceinline__ bool feed() {
     PagedBlock<C> block;

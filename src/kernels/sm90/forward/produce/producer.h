@@ -18,19 +18,12 @@ namespace strobe::sm90::forward {
 
 template <Config C>
 __device__ __forceinline__ KeyFeeder<C, false> key_feeder(const Context<C>& context) {
-  return {context.k, context.params,          context.schedule,        context.smem + smem_plan(C).k,
-          nullptr,   context.barriers.k_full, context.barriers.k_empty};
+  return {context.k, context.params, context.schedule, context.smem, context.barriers.k_full, context.barriers.k_empty};
 }
 
 template <Config C>
 __device__ __forceinline__ KeyFeeder<C, true> value_feeder(const Context<C>& context) {
-  return {context.v,
-          context.params,
-          context.schedule,
-          context.smem + smem_plan(C).v,
-          context.smem + smem_plan(C).scales,
-          context.barriers.v_full,
-          context.barriers.v_empty};
+  return {context.v, context.params, context.schedule, context.smem, context.barriers.v_full, context.barriers.v_empty};
 }
 
 template <Config C>

@@ -63,15 +63,17 @@ __device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
 }
 
 /// A stage of `count` panels by one thread: by TMA box_of(panel) each, or where no such block exists, zeros.
+/// `bytes_beside`: what else is announced to arrive with them.
 template <typename BoxOf>
 __device__ __forceinline__ void load_panels(const TensorMap& map, bool exists, int count, int panel_bytes,
-                                            unsigned char* stage, uint64_t& full, const BoxOf& box_of) {
+                                            unsigned char* stage, uint64_t& full, const BoxOf& box_of,
+                                            int bytes_beside = 0) {
   if (!exists) {
     store_zeros(stage, count * panel_bytes);
     cuda::ptx::mbarrier_arrive(&full);
     return;
   }
-  expect(full, count * panel_bytes);
+  expect(full, count * panel_bytes + bytes_beside);
 #pragma unroll
   for (int panel = 0; panel < count; ++panel) {
     load_panel<false>(map, box_of(panel), stage + panel * panel_bytes, full);

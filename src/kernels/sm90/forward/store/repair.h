@@ -94,7 +94,7 @@ __device__ __forceinline__ void recompute(const Params& params, const TileWork& 
 template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const ScheduleOf<C>& schedule, int warpgroup) {
   __syncwarp();
-  Scheduler<C> scheduler(params, schedule);
+  SecondScheduler<tiling(C)> scheduler(params, schedule);
   for (Tile tile; scheduler.next(tile);) {
     const TileWork work = tile_work<C>(params, tile);
     const int first = work.row_of(warpgroup) + warp_of_warpgroup() * kRowsPerWarp;

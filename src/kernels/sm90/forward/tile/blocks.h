@@ -5,6 +5,7 @@
 
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
+#include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/forward/tile/work.h"
 #include "kernels/sm90/tile/fragment.h"
 
@@ -13,6 +14,12 @@ namespace strobe::sm90::forward {
 /// Rows of a block mask that a tile lies in.
 template <Config C>
 constexpr int kMaskRows = C.rule.block_mask != 0 && block_m(C) > C.rule.block_mask ? block_m(C) / C.rule.block_mask : 1;
+
+/// The row of blocks in which a warpgroup's rows of a tile lie, from the tile's first.
+template <Config C>
+__device__ __forceinline__ int mask_row(int warpgroup) {
+  return kMaskRows<C> == 1 ? 0 : warpgroup * kRowsPerWarpgroup / C.rule.block_mask;
+}
 
 /// Without a block mask every block is visible.
 template <Config C>
@@ -55,7 +62,7 @@ class BlockWalk<C> {
     const int row = min(work.m_begin / C.rule.block_mask, row_last);
     rows_ = params.blocks.first(work.tile.sequence, work.tile.head) + row * row_stride_;
     more_rows_ = min(row_last - row, kRows - 1);
-    own_row_ = min(warpgroup * kRowsPerWarpgroup / C.rule.block_mask, more_rows_);
+    own_row_ = min(mask_row<C>(warpgroup), more_rows_);
     column_end_ = (work.k.used + C.rule.block_mask - 1) / C.rule.block_mask;
   }
 
@@ -86,6 +93,22 @@ class BlockWalk<C> {
     return (shown_ >> (n % kBits) & 1U) != 0;
   }
 
+  /// What consumers are told of block n, which some row of the tile sees.
+  __device__ __forceinline__ KeyTag tag(int n) {
+    take(n / kBits);
+    const unsigned of_rows = __shfl_sync(kFullWarp, states_, n % kBits) >> n / kBits % kWords * 8 >> kFlagsOfRows;
+    const unsigned flags = of_rows & ((1U << 2 * kRows) - 1);
+    return {static_cast<unsigned>(n) << KeyTag::kFlags | flags << 1 | (has(before(n)) ? 1U : 0U)};
+  }
+
+  /// The words of block n's bits for the tile's rows from `row` of its rows of blocks on.
+  __device__ __forceinline__ const unsigned* bits(const Params& params, const TileWork& work, int row, int n) const {
+    const unsigned char* const block = rows_ + min(row, more_rows_) * row_stride_ + n / kColumnsPerBlock;
+    const int first = work.m_begin % C.rule.block_mask;
+    return params.blocks.bits + (block - params.blocks.data) * block_words(C.rule.block_mask) +
+           first * kBlockWordsOfRow;
+  }
+
   __device__ __forceinline__ int count(int n, int end) {
     int blocks = 0;
     for (int at = before(end); at >= n; at = before(at)) {
@@ -105,6 +128,8 @@ class BlockWalk<C> {
   static constexpr unsigned kVisible = 1;
   static constexpr unsigned kOwn = 2;
   static constexpr unsigned kWhole = 4;
+  static constexpr int kFlagsOfRows = 3;  // and from this bit on, of each row of blocks: seen, seen whole
+  static constexpr int kColumnsPerBlock = C.rule.block_mask / C.block_n;  // blocks of this kernel in one of the mask
 
   __device__ __forceinline__ unsigned own() const { return kRows == 1 ? visible_ : own_; }
 
@@ -143,7 +168,6 @@ class BlockWalk<C> {
   }
 
   __device__ __forceinline__ void load(int window) {
-    constexpr int kColumnsPerBlock = C.rule.block_mask / C.block_n;  // blocks of this kernel in one of the mask
     states_ = 0;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
@@ -157,6 +181,10 @@ class BlockWalk<C> {
         const bool is_own = kRows == 1 || row == own_row_;
         state |= of_row != 0 ? kVisible | (is_own ? kOwn : 0U) : 0U;
         state |= is_own && of_row == kShownBlock ? kWhole : 0U;
+        if constexpr (has_key_tags(C)) {
+          const unsigned flags = (of_row != 0 ? 1U : 0U) | (of_row == kShownBlock ? 2U : 0U);
+          state |= flags << (kFlagsOfRows + 2 * row);
+        }
       }
       states_ |= state << 8 * i;
     }

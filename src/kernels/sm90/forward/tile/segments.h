@@ -33,8 +33,8 @@ __device__ __forceinline__ TileWork first_work(const Params& params, const Tile&
 
 /// From one tile to the next or, where segments are joined, to the next segment of it. `work` is empty at first. False
 /// when there is none.
-template <Config C>
-__device__ __forceinline__ bool next_work(Scheduler<C>& scheduler, const Params& params, TileWork& work) {
+template <Config C, typename AnyScheduler>
+__device__ __forceinline__ bool next_work(AnyScheduler& scheduler, const Params& params, TileWork& work) {
   if constexpr (folds(C)) {
     if (next_segment<C>(work)) {
       return true;
