@@ -167,7 +167,7 @@ class Trace:
         """Gradients are those of the text, whatever is switched off or written by hand in the function."""
         if self._with_gradients and not torch.is_grad_enabled():
             self.fail(f"{what} without gradients, as in torch.no_grad")
-        if not torch.compiler.is_compiling() and any(x.f_code is _APPLY for x in _frames()):
+        if not torch.compiler.is_compiling() and _runs_in_autograd():
             self.fail(_AUTOGRAD_FUNCTION)
 
     def value(self, x: Any) -> Value:
@@ -259,6 +259,15 @@ def _user_line() -> str | None:
         if not filename.startswith(_PACKAGES):
             return f"{filename}, line {frame.f_lineno}"
     return None
+
+
+def _runs_in_autograd() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not Trace._run.__code__:
+        if frame.f_code is _APPLY:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _is_of_autograd(error: BaseException) -> bool:
