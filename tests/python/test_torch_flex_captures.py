@@ -202,6 +202,20 @@ def test_captures_that_are_refused(name):
         strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: s + tensor[h].to(s.dtype))
 
 
+WITHOUT_A_SCORE = {
+    "an integer": (lambda s, b, h, q, k: q - k, lambda s, b, h, q, k: s * 0 + (q - k)),
+    "a number": (lambda s, b, h, q, k: 1.5, lambda s, b, h, q, k: s * 0),
+    "a tensor": (lambda s, b, h, q, k: OF_PAIRS[q, k], lambda s, b, h, q, k: s * 0 + OF_PAIRS[q, k]),
+}
+OF_PAIRS = draw(7, SQ, SK)
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_SCORE)
+def test_scores_that_do_not_read_the_score(name):
+    one, same = (strobe.torch.flex_attention(Q, K, V, function) for function in WITHOUT_A_SCORE[name])
+    torch.testing.assert_close(one, same, rtol=0, atol=1e-6)
+
+
 def test_a_mask_of_all_pairs_that_pytorch_computed():
     """create_mask runs a function under vmap; its result is a capture like others."""
     pairs = pytorch.create_mask(lambda b, h, q, k: (q >= k) & (h != 1) | (b == 1), B, H, SQ, SK, device="cpu")

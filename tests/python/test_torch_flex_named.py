@@ -101,7 +101,22 @@ def test_gradients_that_are_switched_off_are_refused():
             strobe.torch.flex_attention(Q, K, V, function)
     with torch.no_grad():
         out = strobe.torch.flex_attention(Q, K, V, of_the_score)
+        rounded = strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: Straight.apply(s))
     torch.testing.assert_close(out, strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: s * 0.5))
+    assert torch.equal(rounded, strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: s.round()))
+
+
+def test_masks_and_positions_have_no_gradients_to_switch_off():
+    @torch.no_grad()
+    def mask(b, h, q, k):
+        return (q >= k) | (k % 3 == 0)
+
+    def scaled(s, b, h, q, k):
+        with torch.no_grad():
+            distance = (q - k).abs()
+        return s - distance * 0.125
+
+    check(lambda: scaled, mask, [])
 
 
 def test_a_branch_of_pythons_is_taken_in_each_call():

@@ -33,6 +33,13 @@ def has_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(isinstance(x, (Row, Part)) for x in (*args, *kwargs.values()))
 
 
+def is_real(x: Any) -> bool:
+    """Of a traced value, or of a row's elements."""
+    if isinstance(x, Row):
+        x = x.values[0]
+    return x.kind == "real" if isinstance(x, Value) else isinstance(x, Part) and x.dtype.is_floating_point
+
+
 def unsqueezed(value: Value, dim: int) -> Row:
     if dim not in (0, -1):
         value.trace.fail(f"unsqueeze({dim}) of a traced value, which has no axes")

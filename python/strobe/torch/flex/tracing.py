@@ -21,7 +21,7 @@ from strobe._expressions import check_texts
 from strobe.torch.flex.captures import Captures
 from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, OPERATIONS, REMEDIES, name_of
 from strobe.torch.flex.operations import add, compare, to_boolean, where
-from strobe.torch.flex.rows import element_or_slice, has_rows, of_rows, row_of, unsqueezed
+from strobe.torch.flex.rows import element_or_slice, has_rows, is_real, of_rows, row_of, unsqueezed
 from strobe.torch.flex.values import ATOM, Part, Row, TraceError, Value, number, trace_of
 
 _PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))
@@ -98,7 +98,7 @@ class Trace:
         self.role, self.function, self.captures = role, function, captures
         self.score_dtype, self.device = score_dtype, device
         pairs = zip(("batch", "head", "q", "k"), sizes, strict=True)
-        self._with_gradients = torch.is_grad_enabled()
+        self._with_gradients = role == "score_mod" and torch.is_grad_enabled()
         self._positions = [Value(self, name, ATOM, "int", 0, max(extent - 1, 0)) for name, extent in pairs]
 
     def text_of_score(self) -> str:
@@ -134,7 +134,8 @@ class Trace:
         return lambda *args, **kwargs: self.operate(name, (value, *args), kwargs)
 
     def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._check_gradients(f"`{name}`")
+        if self._with_gradients and any(is_real(x) for x in (*args, *kwargs.values())):
+            self._check_gradients(f"`{name}`")
         if has_rows(args, kwargs):
             return of_rows(self, name, args, kwargs)
         if name == "unsqueeze":
@@ -165,7 +166,7 @@ class Trace:
 
     def _check_gradients(self, what: str) -> None:
         """Gradients are those of the text, whatever is switched off or written by hand in the function."""
-        if self._with_gradients and not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             self.fail(f"{what} without gradients, as in torch.no_grad")
         if not torch.compiler.is_compiling() and _runs_in_autograd():
             self.fail(_AUTOGRAD_FUNCTION)
@@ -228,7 +229,7 @@ class Trace:
     def _loaded(self, tensor: Tensor, indices: tuple[Value, ...]) -> Value:
         if len(indices) > MOST_AXES:
             self.fail(f"a tensor of {len(indices)} axes, where {MOST_AXES} are the most")
-        if tensor.requires_grad:
+        if self._with_gradients and tensor.requires_grad:
             self._check_gradients("a tensor that requires a gradient")
         name, kind = self.captures.name_of(tensor, self.fail)
         low = 0 if tensor.dtype == torch.uint8 else -math.inf
