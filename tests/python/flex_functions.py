@@ -202,6 +202,38 @@ SCORES = {
         ),
         {"t": torch.arange(SK)},
     ),
+    "rows": (
+        lambda t: lambda s, b, h, q, k: (
+            s + t[q].mean(-1) + t[k].prod(0) + t[q].amax(-1) - t[k].amin(dim=-1) + torch.sum(t[q] * t[k], dim=-1)
+            + t[q].square().sum(-1, keepdim=True).squeeze(-1) + (t[q] - 2).norm(dim=-1) + torch.norm(t[k] + 2)
+            + torch.linalg.vector_norm(t[q] + t[k] + 4) + sum(x * x for x in t[q]) + sum(-t[k][1:])
+        ) * 0.25,
+        {"t": draw(24, SK, 3).tanh()},
+    ),
+    "products of rows": (
+        lambda t, w: lambda s, b, h, q, k: s + t[q] @ t[k] + torch.inner(t[q], w) + w @ t[q] + (w * t[k]).sum(),
+        {"t": draw(25, SK, 2), "w": draw(26, 2)},
+    ),
+    "functions of rows": (
+        lambda t: lambda s, b, h, q, k: s + (
+            torch.where(t[q] > t[k], t[q], s).sum() + torch.exp(t[q]).sum() + torch.maximum(t[q], t[k]).sum(-1)
+            + torch.clamp(t[q], min=-0.5).sum() + (t[k] > 0).sum() + t[q].to(torch.int32).sum(dtype=torch.float32)
+        ) * 0.125,
+        {"t": draw(27, SK, 3)},
+    ),
+    "rows of integers": (
+        lambda t, at: lambda s, b, h, q, k: s + at[q].sum() * 0.1 + (at[k] > 1).sum() + t[at[q][1]],
+        {"t": draw(28, 4), "at": torch.arange(SK * 3).view(SK, 3) % 4},
+    ),
+    "a loop over an axis": (lambda t: lambda s, b, h, q, k: s + sum(x[k] for x in t[h]), {"t": draw(29, H, 3, SK)}),
+    "bits beside numbers": (
+        lambda: lambda s, b, h, q, k: s + 0.0625 * (
+            (q & 5) + (9 & k) + (q | 9) + (k ^ 6) + ((q - k) & 13) + ((q - k) | 3) + ((q - k) ^ 2) + ((q > k) & 1)
+            + ((q > k) | 4) + torch.bitwise_and(q, 6) + torch.bitwise_or(k, 2) + torch.bitwise_xor(q, 1) + (q & 0)
+        ),
+        {},
+    ),
+    "properties": (lambda: lambda s, b, h, q, k: s.T + q.real / 8 + (1 if s.is_cuda else 0.5) + q.is_cpu, {}),
     "a sum as an index": (lambda t: lambda s, b, h, q, k: s + t[q + k], {"t": draw(22, SQ + SK)}),
 }  # fmt: skip
 
@@ -214,12 +246,17 @@ def causal(b, h, q, k):
     return q >= k
 
 
+def _between(x, low, high):
+    return (low <= x) & (x < high)
+
+
 def document_of(doc):
     return lambda b, h, q, k: doc[q] == doc[k]
 
 
 DOCUMENT = torch.arange(SK) // 9
 LENGTHS = torch.tensor([31, 52])
+ROWS = torch.arange(SK * 3).view(SK, 3) * 5 % 9
 OFFSETS = torch.tensor([0, 9, 30, 52])
 MASKS = {
     "causal": causal,
@@ -239,5 +276,8 @@ MASKS = {
     "none for some": lambda b, h, q, k: (q > 3) & (k > 3),
     "global": lambda b, h, q, k: (q < 2) | (k < 2) | ((q - k).abs() < 4),
     "not": lambda b, h, q, k: torch.logical_not(q < k),
+    "a row that has a number": lambda b, h, q, k: (ROWS[q] == (k % 9).unsqueeze(-1)).any(dim=-1),
+    "rows that lack a number": lambda b, h, q, k: torch.all(ROWS[q] != (k % 9).unsqueeze(0)) | torch.any(ROWS[k] == 7),
+    "between two bounds": lambda b, h, q, k: _between(k % 9, *ROWS[q][:2]),
     "exclusive": lambda b, h, q, k: (q > 9) ^ (k > 9),
 }

@@ -3,36 +3,16 @@
 
 import functools
 
-import expression_reference
 import pytest
 import strobe
 import strobe.torch
 import torch
-from expression_reference import copies, draw
+from expression_reference import draw
+from flex_check import check
 from flex_functions import D_OUT, LENGTHS, MASKS, SCORES, SK, SQ, B, H, K, Q, V, causal
 from strobe.torch.flex import TraceError
 from strobe.torch.flex.tracing import Sizes, trace
 from torch.nn.attention import flex_attention as pytorch
-
-
-def check(score, mask, leaves, q=Q, k=K, v=V, tolerance=2e-5):
-    """Forward and backward beside float64. `leaves` makes score and mask of a list of captured tensors."""
-    captured = [x.requires_grad_() if x.is_floating_point() else x for x in (x.clone() for x in leaves)]
-    query, key, value = (x.clone().requires_grad_() for x in (q, k, v))
-    score_mod = score and score(*captured)
-    block_mask = None if mask is None else strobe.torch.create_block_mask(mask, None, None, q.shape[2], k.shape[2])
-    out, lse = strobe.torch.flex_attention(query, key, value, score_mod, block_mask, enable_gqa=True, return_lse=True)
-    wanted = copies(q, k, v, *leaves)
-    exact = score and score(*wanted[3:])
-    o, wanted_lse = expression_reference.attention(*(x.transpose(1, 2) for x in wanted[:3]), exact, mask)
-    torch.testing.assert_close(out.double(), o.transpose(1, 2), rtol=1e-5, atol=tolerance)
-    torch.testing.assert_close(lse.double(), wanted_lse, rtol=1e-5, atol=tolerance)
-    out.backward(D_OUT)
-    o.backward(D_OUT.double().transpose(1, 2))
-    for ours, theirs in zip((query, key, value, *captured), wanted, strict=True):
-        if theirs.grad is not None:
-            assert ours.grad.dtype == ours.dtype
-            torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -78,13 +58,27 @@ UNTRACED = {
     "a count": (lambda s, b, h, q, k: s + sum(range(q)), "as an index of what is no tensor, or as a count"),
     "a function that there is not": (lambda s, b, h, q, k: torch.erf(s), "`erf` of a traced value (gelu has"),
     "a method that there is not": (lambda s, b, h, q, k: s.cumsum(0), "`cumsum` of a traced value"),
-    "a sum of a row": (lambda s, b, h, q, k: s + Q[b, h, q].sum(), ".sum of a tensor that has an axis"),
-    "a row": (lambda s, b, h, q, k: s + Q[b, h, q], "`add` of a tensor that has an axis without an index"),
+    "a sum of rows": (lambda s, b, h, q, k: s + Q[b, h].sum(), "`sum` of a tensor that has 2 axes without an index"),
+    "a row": (lambda s, b, h, q, k: s + Q[b, h, q], "the value of a row of 16 elements: index it"),
+    "a long row": (lambda s, b, h, q, k: s + Q.flatten(2)[b, h].sum(), "`sum` of a row of 640 elements, where 1 to 64"),
+    "rows of two lengths": (lambda s, b, h, q, k: s + (Q[b, h, q] * K[b, h, k][:9]).sum(), "rows of 9 and 16 elements"),
+    "a product of two lengths": (lambda s, b, h, q, k: s + Q[b, h, q].dot(Q[b, h, 0][:9]), "rows of 16 and 9 elements"),
+    "a row by a value": (lambda s, b, h, q, k: s + Q[b, h, q] @ s, "`matmul` of a row and something else"),
+    "an order of norms": (lambda s, b, h, q, k: s + Q[b, h, q].norm(1), "`norm` of order 1, where 2 is"),
+    "a sum along another axis": (lambda s, b, h, q, k: s + Q[b, h, q].sum(1), "`sum` of a row with other arguments"),
+    "the shape of a row": (lambda s, b, h, q, k: s + Q[b, h, q].reshape(4, 4)[0, 0], "`reshape` of a row of 16"),
+    "a row by a position": (lambda s, b, h, q, k: s + (Q[b, h, q] * 2)[q], "an index that is no number of a row of 16"),
+    "an axis between": (lambda s, b, h, q, k: s + q.unsqueeze(1), "unsqueeze(1) of a traced value, which has no axes"),
     "no index": (lambda s, b, h, q, k: s + LENGTHS, "a tensor of shape [2] that has no indices"),
     "too many indices": (lambda s, b, h, q, k: s + LENGTHS[b, h], "2 indices of a tensor that has 1 axes"),
     "a slice": (lambda s, b, h, q, k: s + LENGTHS[b:], "an index of type slice"),
     "an index that is no integer": (lambda s, b, h, q, k: s + LENGTHS[s], "an index that is no integer"),
-    "bits": (lambda s, b, h, q, k: s + (q & 5), "`&` of numbers"),
+    "bits": (lambda s, b, h, q, k: s + (q & k), "`&` of integers, where none is a number without a sign"),
+    "bits of a real": (lambda s, b, h, q, k: s & 1, "`&` of integers, where none is a number without a sign"),
+    "one of a list": (lambda s, b, h, q, k: s + torch.isin(q, LENGTHS), "`isin` of a traced value (compare with each"),
+    "a property": (lambda s, b, h, q, k: s + s.data, "`.data` of a traced value"),
+    "a property of a row": (lambda s, b, h, q, k: s + Q[b, h, q].data.sum(), "`.data` of a tensor that has an axis"),
+    "a property of a computed row": (lambda s, b, h, q, k: s + (-Q[b, h, q]).data.sum(), "`.data` of a row of 16"),
     "a variable shift": (lambda s, b, h, q, k: s + (q >> k), "a shift that is not of an integer"),
     "a gelu by erf": (lambda s, b, h, q, k: torch.nn.functional.gelu(s), '`gelu` with approximate="none"'),
     "in place": (lambda s, b, h, q, k: s.add_(1), "it writes to a traced value"),
@@ -115,13 +109,10 @@ UNTRACED = {
     "a tensor to a power": (lambda s, b, h, q, k: LENGTHS[0] ** s, "to the power of another"),
     "doubling": (lambda s, b, h, q, k: functools.reduce(lambda x, _: x * x, range(30), s), "more than 4096 characters"),
     "where of one": (lambda s, b, h, q, k: s + torch.where(q > k), "torch.where of other arguments than a condition"),
-    "rows by one another": (lambda s, b, h, q, k: s + (Q[b, h, q] * K[b, h, k]).sum(), "`mul` of a tensor"),
-    "a product of rows": (lambda s, b, h, q, k: s + Q[b, h, q] @ K[b, h, k], "`matmul` of a tensor that has an axis"),
-    "a tensor by a row": (lambda s, b, h, q, k: s + (V[0, 0, 0] @ K[b, h, k]), "`matmul` of a tensor that has an axis"),
-    "a difference of rows": (lambda s, b, h, q, k: s + (1 - Q[b, h, q]), "`rsub` of a tensor that has an axis"),
     "a row compared": (lambda s, b, h, q, k: (Q[b, h] > 0) * s, "`gt` of a tensor that has 2 axes"),
-    "a negative row": (lambda s, b, h, q, k: s + -Q[b, h, q], "`neg` of a tensor that has an axis"),
+    "a negative row": (lambda s, b, h, q, k: s + -Q[b, h, q], "the value of a row of 16 elements"),
     "the truth of a row": (lambda s, b, h, q, k: s if Q[b, h, q] else -s, "`bool` of a tensor that has an axis"),
+    "the truth of a computed row": (lambda s, b, h, q, k: s if Q[b, h, q] > 0 else -s, "`bool` of a row of 16"),
     "a product of matrices": (lambda s, b, h, q, k: s @ s, "`matmul` of a traced value"),
     "a quotient and a remainder": (lambda s, b, h, q, k: s + sum(divmod(q, 3)), "`divmod` of a traced value"),
     "a shift by a position": (lambda s, b, h, q, k: s + (1 << q), "a shift that is not of an integer"),
@@ -146,6 +137,7 @@ MANY = [draw(i, SK) for i in range(9)]
 BEYOND_LIMITS = {
     "more tensors": (lambda s, b, h, q, k: s + sum(t[k] for t in MANY), "more than 8 tensors"),
     "more reads": (lambda s, b, h, q, k: s + sum(MANY[0][k + i] for i in range(17)), "of which 16 are the most"),
+    "rows by one another": (lambda s, b, h, q, k: s + Q[b, h, q] @ K[b, h, k], "of which 16 are the most"),
     "more axes": (lambda s, b, h, q, k: s + Q[None][0 * b, b, h, q, 0], "a tensor of 5 axes, where 4 are the most"),
     "more levels": (lambda s, b, h, q, k: functools.reduce(lambda x, _: 1 - x, range(70), s), "more than 64 levels"),
     "more operations": (lambda s, b, h, q, k: functools.reduce(lambda x, i: x + i, range(600), s), "512 operations"),

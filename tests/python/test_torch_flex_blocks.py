@@ -128,6 +128,60 @@ def test_a_mask_of_more_queries_and_keys_than_the_call(size):
     check(mask, visible(more, torch.zeros_like(more), size, causal))
 
 
+SHIFTS = torch.tensor([0, 64, 0, 128])
+
+
+def shifted(b, h, q, k):
+    return q + SHIFTS[b] >= k
+
+
+def test_a_slice_of_a_mask():
+    """Of sequences, heads and blocks of queries, with the function that PyTorch asks for there."""
+    mask = pytorch.create_block_mask(shifted, 4, H, SQ, SK, device="cpu", BLOCK_SIZE=64)
+    for first, of_heads in ((1, slice(None)), (2, slice(1, 2))):
+        part = mask[first : first + B, of_heads]
+        with pytest.raises(RuntimeError, match="Cannot use mask_mod from a sliced BlockMask"):
+            strobe.torch.flex_attention(Q, K, V, block_mask=part)
+        part.mask_mod = lambda b, h, q, k, first=first: shifted(b + first, h, q, k)
+        check(part, expression_reference.of_pairs(part.mask_mod, [torch.arange(n) for n in (B, H, SQ, SK)]))
+    rows = mask[:1, :, torch.tensor([1, 2])]
+    rows.seq_lengths, rows.mask_mod = (128, SK), lambda b, h, q, k: shifted(b, h, q + 64, k)
+    out = strobe.torch.flex_attention(Q[:1, :, 64:192], K[:1], V[:1], block_mask=rows)
+    whole = strobe.torch.flex_attention(
+        Q[:1], K[:1], V[:1], block_mask=pytorch.create_block_mask(shifted, 1, 1, SQ, SK, "cpu")
+    )
+    torch.testing.assert_close(out, whole[:, :, 64:192])
+
+
+def test_the_mask_of_one_block_is_for_every_call():
+    """What PyTorch makes where a call has no mask."""
+    mask = pytorch._create_empty_block_mask(Q, K)
+    assert torch.equal(strobe.torch.flex_attention(Q, K, V, block_mask=mask), strobe.torch.flex_attention(Q, K, V))
+
+
+def test_masks_without_blocks_of_queries_and_from_the_compiler():
+    wanted = strobe.torch.flex_attention(Q, K, V, block_mask=strobe.torch.create_block_mask(causal, None, None, SQ, SK))
+    mask = torch.compile(pytorch.create_block_mask, backend="eager")(causal, 1, 1, SQ, SK, device="cpu")
+    mask.q_num_blocks = mask.q_indices = mask.full_q_num_blocks = mask.full_q_indices = None
+    torch.testing.assert_close(strobe.torch.flex_attention(Q, K, V, block_mask=mask), wanted)
+
+
+@pytest.mark.parametrize("score_mod", [None, lambda s, b, h, q, k: s * 2 + (q - k) * 0.1])
+def test_pages_of_pytorch(score_mod):
+    """PagedAttention's cache: the functions that it converts look logical positions up in its tables."""
+    pages = pytest.importorskip("torch.nn.attention.experimental._paged_attention")
+    size, count = 16, 40
+    cache = pages.PagedAttention(count, size, 3, device="cpu")
+    for sequence, length in ((0, 20), (1, SK), (0, SK)):
+        cache.reserve(torch.tensor(sequence), torch.tensor(length))
+    k, v = torch.zeros(1, H, count * size, D), torch.zeros(1, H, count * size, D)
+    cache.assign(torch.arange(B), torch.arange(SK).expand(B, SK), K, V, k, v)
+    logical = pytorch.create_block_mask(causal, B, 1, SQ, SK, device="cpu", BLOCK_SIZE=size)
+    paged = cache.convert_logical_block_mask(logical)
+    out = strobe.torch.flex_attention(Q, k, v, cache.get_score_mod(score_mod), paged)
+    torch.testing.assert_close(out, strobe.torch.flex_attention(Q, K, V, score_mod, logical))
+
+
 def test_compiled_calls_have_the_blocks():
     full = drawn((64, 64), 1, 1, 6)
     mask = block_mask(~full, full, (64, 64), causal)

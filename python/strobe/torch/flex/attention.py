@@ -14,6 +14,9 @@ from strobe.torch.flex.blocks import with_blocks
 from strobe.torch.flex.tracing import Sizes, trace
 from strobe.torch.functional import attention
 
+_ONE_BLOCK = 1 << 30
+"""The size of blocks in PyTorch's masks of one block, which are for calls of any size."""
+
 
 @dataclass(frozen=True)
 class BlockMask:
@@ -167,6 +170,8 @@ def _mask_of(block_mask: Any, sizes: Sizes) -> tuple[Callable[..., Any] | None, 
     mask_mod = getattr(block_mask, "mask_mod", None)
     if not callable(mask_mod):
         raise wrong_type("block_mask", block_mask, "what create_block_mask gives")
+    if tuple(getattr(block_mask, "BLOCK_SIZE", ())) == 2 * (_ONE_BLOCK,):
+        return (None if mask_mod is _flex().noop_mask else mask_mod), {}
     _check_sizes(block_mask, sizes)
     if isinstance(block_mask, BlockMask) or not isinstance(block_mask, _flex().BlockMask):
         return mask_mod, {}

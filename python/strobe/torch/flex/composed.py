@@ -27,6 +27,7 @@ from strobe.torch.flex.operations import (
     negative,
     remainder,
     subtract,
+    to_integer,
     trunc,
     where,
 )
@@ -184,10 +185,20 @@ def shifted(up: bool) -> Callable[[Value, Value], Value]:
     return shift
 
 
-def low_bits(a: Value, mask: Value) -> Value | None:
-    """a & mask where the mask is a number that has the lowest bits alone; else None."""
-    a, mask = (mask, a) if literal(a) is not None else (a, mask)
+def bits_in_both(a: Value, b: Value) -> Value | None:
+    """a & b of an integer and a number that is not negative, a run of the number's bits at a time; None of others."""
+    a, mask = (b, a) if literal(a) is not None else (a, b)
     bits = literal(mask)
-    if a.kind != "int" or bits is None or bits < 0 or int(bits) & (int(bits) + 1):
+    if a.kind == "real" or bits is None or bits < 0:
         return None
-    return remainder(a, number(a.trace, int(bits) + 1))
+    bits, first, result = int(bits), 0, number(a.trace, 0)
+    a = to_integer(a)
+    while bits:
+        skipped = (bits & -bits).bit_length() - 1
+        bits, first = bits >> skipped, first + skipped
+        count = (~bits & (bits + 1)).bit_length() - 1
+        run = remainder(shifted(up=False)(a, number(a.trace, first)) if first else a, number(a.trace, 1 << count))
+        run = multiply(run, number(a.trace, 1 << first)) if first else run
+        result = run if literal(result) == 0 else add(result, run)
+        bits, first = bits >> count, first + count
+    return result

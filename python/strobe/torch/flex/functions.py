@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from strobe.torch.flex.composed import (
+    bits_in_both,
     cosh,
     elu,
     expm1,
@@ -23,7 +24,6 @@ from strobe.torch.flex.composed import (
     log1p,
     logaddexp,
     logsigmoid,
-    low_bits,
     nan_to_num,
     reciprocal,
     relu,
@@ -81,7 +81,7 @@ from strobe.torch.flex.operations import (
     trunc,
     where,
 )
-from strobe.torch.flex.values import Part, Value
+from strobe.torch.flex.values import Part, Row, Value, number
 
 LITERAL_ARGUMENTS = frozenset(
     {"pow", "rpow", "new_ones", "new_zeros", "new_full", "full_like", "to"}
@@ -92,9 +92,21 @@ LITERAL_ARGUMENTS = frozenset(
 
 
 def bitwise_and(a: Value, b: Value) -> Value:
-    """Of booleans, or of integers and a number that has the lowest bits alone."""
-    low = low_bits(a, b)
-    return of_booleans(logical_and, "&")(a, b) if low is None else low
+    """Of booleans, or of an integer and a number."""
+    both = bits_in_both(a, b)
+    return of_booleans(logical_and, "&")(a, b) if both is None else both
+
+
+def bitwise_or(a: Value, b: Value) -> Value:
+    both = bits_in_both(a, b)
+    return of_booleans(logical_or, "|")(a, b) if both is None else subtract(add(a, b), both)
+
+
+def bitwise_xor(a: Value, b: Value) -> Value:
+    both = bits_in_both(a, b)
+    if both is None:
+        return of_booleans(logical_xor, "^")(a, b)
+    return subtract(add(a, b), multiply(both, number(a.trace, 2)))
 
 
 def chosen(condition: Value, input: Value | None = None, other: Value | None = None, **names: Value) -> Value:
@@ -171,8 +183,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "logical_not": logical_not,
     "logical_xor": logical_xor,
     **dict.fromkeys(("and", "rand", "bitwise_and"), bitwise_and),
-    **dict.fromkeys(("or", "ror", "bitwise_or"), of_booleans(logical_or, "|")),
-    **dict.fromkeys(("xor", "rxor", "bitwise_xor"), of_booleans(logical_xor, "^")),
+    **dict.fromkeys(("or", "ror", "bitwise_or"), bitwise_or),
+    **dict.fromkeys(("xor", "rxor", "bitwise_xor"), bitwise_xor),
     **dict.fromkeys(("invert", "bitwise_not"), of_booleans(logical_not, "~")),
     **dict.fromkeys(("lshift", "bitwise_left_shift"), shifted(up=True)),
     **dict.fromkeys(("rshift", "bitwise_right_shift"), shifted(up=False)),
@@ -205,6 +217,7 @@ _PRECOMPUTED = "compute the result for every position before the call, and index
 REMEDIES = {
     **dict.fromkeys(("searchsorted", "bucketize"), _PRECOMPUTED),
     **dict.fromkeys(("index_select", "gather", "take"), "index the tensor in brackets"),
+    "isin": "compare with each number, and join by |",
     "erf": 'gelu has approximate="tanh", without it',
     **dict.fromkeys(("sum", "any", "all", "cumsum"), "a traced value is one number, of one query and key"),
 }
@@ -217,7 +230,7 @@ BY_NAME = frozenset({"where", "Tensor.where"})
 """Operations whose parameters have PyTorch's names. Of others `input` is the first argument and `other` the last."""
 
 
-_OWNERS = (torch, torch.Tensor, torch.nn.functional, torch.special, operator)
+_OWNERS = (torch, torch.Tensor, torch.nn.functional, torch.special, torch.linalg, operator)
 
 
 def _names() -> dict[Any, str]:
@@ -262,8 +275,8 @@ def _operator(name: str) -> Callable[..., Any]:
     return lambda *values: values[0].trace.operate(name, values, {})
 
 
-def _operator_of_part(name: str) -> Callable[..., Any]:
-    def fail(part: Part, *_: Any) -> NoReturn:
+def _no_number(name: str) -> Callable[..., Any]:
+    def fail(part: Part | Row) -> NoReturn:
         raise part.failure(f"`{name}`")
 
     return fail
@@ -275,7 +288,8 @@ for _name in (
     *("lshift", "rlshift", "rshift", "rrshift", "divmod", "rdivmod", "matmul", "rmatmul"),
     *("lt", "le", "gt", "ge", "eq", "ne"),
 ):
-    setattr(Value, f"__{_name}__", _operator(_name))
-    setattr(Part, f"__{_name}__", _operator_of_part(_name))
+    for _kind in (Value, Part, Row):
+        setattr(_kind, f"__{_name}__", _operator(_name))
 for _name in ("bool", "int", "float", "index"):
-    setattr(Part, f"__{_name}__", _operator_of_part(_name))
+    for _kind in (Part, Row):
+        setattr(_kind, f"__{_name}__", _no_number(_name))

@@ -275,7 +275,7 @@ def of_booleans(operation: Callable[..., Value], symbol: str) -> Callable[..., V
     def checked(*values: Value) -> Value:
         for value in values:
             if value.kind != "bool":
-                value.trace.fail(f"`{symbol}` of numbers, bit by bit")
+                value.trace.fail(f"`{symbol}` of integers, where none is a number without a sign")
         return operation(*values)
 
     return checked

@@ -21,10 +21,18 @@ from strobe._expressions import check_texts
 from strobe.torch.flex.captures import Captures
 from strobe.torch.flex.functions import BY_NAME, LITERAL_ARGUMENTS, METHODS, OPERATIONS, REMEDIES, name_of
 from strobe.torch.flex.operations import add, compare, to_boolean, where
-from strobe.torch.flex.values import ATOM, Part, TraceError, Value, number, trace_of
+from strobe.torch.flex.rows import element_or_slice, has_rows, is_real, of_rows, row_of, unsqueezed
+from strobe.torch.flex.values import ATOM, Part, Row, TraceError, Value, number, trace_of
 
 _PACKAGES = tuple(str(Path(sys.modules[name].__file__ or "").parent) for name in ("strobe", "torch"))
 
+_IN_PLACE = frozenset(
+    ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift")
+)
+"""Python's operators that write to their first operand."""
+
+_AUTOGRAD_FUNCTION = "a torch.autograd.Function, whose backward a text cannot have (write out what its forward does)"
+_APPLY = torch.autograd.Function.apply.__func__.__code__
 
 MOST_AXES = 4
 """Of a capture."""
@@ -90,6 +98,7 @@ class Trace:
         self.role, self.function, self.captures = role, function, captures
         self.score_dtype, self.device = score_dtype, device
         pairs = zip(("batch", "head", "q", "k"), sizes, strict=True)
+        self._with_gradients = role == "score_mod" and torch.is_grad_enabled()
         self._positions = [Value(self, name, ATOM, "int", 0, max(extent - 1, 0)) for name, extent in pairs]
 
     def text_of_score(self) -> str:
@@ -103,7 +112,12 @@ class Trace:
 
     def _run(self, *values: Value) -> Value:
         with _Mode(self):
-            result = self.function(*values)
+            try:
+                result = self.function(*values)
+            except (RuntimeError, TypeError) as error:  # of its checks, before an operation here was reached
+                if not torch.compiler.is_compiling() and _is_of_autograd(error):
+                    raise self.failure(_AUTOGRAD_FUNCTION, running=False) from None
+                raise
         return self.value(result)
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -119,13 +133,16 @@ class Trace:
         name = METHODS.get(name, name)
         return lambda *args, **kwargs: self.operate(name, (value, *args), kwargs)
 
-    def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-        for part in args:
-            if isinstance(part, Part):
-                raise part.failure(f"`{name}`")
+    def operate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._with_gradients and any(is_real(x) for x in (*args, *kwargs.values())):
+            self._check_gradients(f"`{name}`")
+        if has_rows(args, kwargs):
+            return of_rows(self, name, args, kwargs)
+        if name == "unsqueeze":
+            return unsqueezed(*args, **kwargs)
         operation = OPERATIONS.get(name)
         if operation is None:
-            wrote = name.endswith("_") or (name.startswith("i") and name[1:] in OPERATIONS)
+            wrote = name.endswith("_") or name in _IN_PLACE
             remedy = f" ({REMEDIES[name]})" if name in REMEDIES else ""
             self.fail("it writes to a traced value" if wrote else f"`{name}` of a traced value{remedy}")
         if name not in BY_NAME:
@@ -147,11 +164,18 @@ class Trace:
                 raise
             self.fail(f"`{name}` with these arguments ({error})")
 
+    def _check_gradients(self, what: str) -> None:
+        """Gradients are those of the text, whatever is switched off or written by hand in the function."""
+        if not torch.is_grad_enabled():
+            self.fail(f"{what} without gradients, as in torch.no_grad")
+        if not torch.compiler.is_compiling() and _runs_in_autograd():
+            self.fail(_AUTOGRAD_FUNCTION)
+
     def value(self, x: Any) -> Value:
         """A number, a tensor of rank 0 or a traced value as a traced value."""
         if isinstance(x, Value):
             return x
-        if isinstance(x, Part):
+        if isinstance(x, (Part, Row)):
             raise x.failure("the value")
         if isinstance(x, Tensor):
             if x.dim() != 0:
@@ -163,6 +187,10 @@ class Trace:
 
     def index(self, tensor: Any, index: Any) -> Any:
         """tensor[index], where one of the two is traced: a value if every axis has an index then."""
+        if isinstance(tensor, Part) and tensor.ndim == 1 and isinstance(index, slice):
+            tensor = row_of(self, tensor, "a slice")
+        if isinstance(tensor, Row):
+            return element_or_slice(tensor, index)
         if isinstance(tensor, Value):
             if index is ... or (isinstance(index, tuple) and not index):
                 return tensor
@@ -201,6 +229,8 @@ class Trace:
     def _loaded(self, tensor: Tensor, indices: tuple[Value, ...]) -> Value:
         if len(indices) > MOST_AXES:
             self.fail(f"a tensor of {len(indices)} axes, where {MOST_AXES} are the most")
+        if self._with_gradients and tensor.requires_grad:
+            self._check_gradients("a tensor that requires a gradient")
         name, kind = self.captures.name_of(tensor, self.fail)
         low = 0 if tensor.dtype == torch.uint8 else -math.inf
         return Value(self, name + "".join(f"[{index.text}]" for index in indices), ATOM, kind, low)
@@ -230,6 +260,24 @@ def _user_line() -> str | None:
         if not filename.startswith(_PACKAGES):
             return f"{filename}, line {frame.f_lineno}"
     return None
+
+
+def _runs_in_autograd() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not Trace._run.__code__:
+        if frame.f_code is _APPLY:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_of_autograd(error: BaseException) -> bool:
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code is _APPLY:
+            return True
+        step = step.tb_next
+    return False
 
 
 def _frames() -> Iterator[Any]:

@@ -5,7 +5,7 @@ A value is written with the least parentheses, since a text may nest 64 of them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -18,6 +18,8 @@ CHOICE, OR, AND, EQUALITY, COMPARISON, SUM, PRODUCT, SIGN, ATOM = range(9)
 """How strongly a text's outermost operator binds."""
 
 _DTYPES: dict[Kind, torch.dtype] = {"bool": torch.bool, "int": torch.int32, "real": torch.float32}
+_PROPERTIES = frozenset(name for name in dir(Tensor) if not callable(getattr(Tensor, name)))
+_SAME = frozenset({"T", "mT", "H", "mH", "real"})
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -58,7 +60,16 @@ class Value:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in _PROPERTIES:
+            return self._property(name)
         return self.trace.method(self, name)
+
+    def _property(self, name: str) -> Any:
+        if name in _SAME:
+            return self
+        if name in ("is_cuda", "is_cpu"):
+            return self.device.type == name[3:]
+        self.trace.fail(f"`.{name}` of a traced value")
 
     shape = torch.Size(())
     ndim = 0
@@ -150,23 +161,83 @@ class Part:
         self.trace.fail("it writes to a tensor")
 
     def __iter__(self) -> Iterator[Any]:
-        raise self.trace.failure("a loop over a tensor with traced indices")
+        return (self[i] for i in range(len(self)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise self.failure(f".{name}")
+        if name in _PROPERTIES:
+            raise self.failure(f"`.{name}`")
+        return self.trace.method(self, name)
 
     def failure(self, what: str) -> Exception:
-        """For what needs an element and is given a row."""
+        """For what needs an element, or a row, and is given more."""
         axes = "an axis" if self.ndim == 1 else f"{self.ndim} axes"
         return self.trace.failure(f"{what} of a tensor that has {axes} without an index: give each an index")
+
+
+class Row:
+    """Values along the one axis of a captured tensor that has no index, or what was computed of them."""
+
+    __slots__ = ("trace", "values")
+
+    def __init__(self, trace: Any, values: Iterable[Value]) -> None:
+        self.trace, self.values = trace, tuple(values)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return trace_of(args, kwargs).call(function, args, kwargs or {})
+
+    ndim = 1
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size([len(self.values)])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values[0].device
+
+    def dim(self) -> int:
+        return 1
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.values)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.trace.index(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.trace.fail("it writes to a traced value")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _PROPERTIES:
+            raise self.failure(f"`.{name}`")
+        return self.trace.method(self, name)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def failure(self, what: str) -> Exception:
+        """For what needs an element."""
+        return self.trace.failure(f"{what} of a row of {len(self.values)} elements: index it, or write .sum(-1)")
 
 
 def trace_of(*values: Any) -> Any:
     """The trace that one of the values, or of what tuples, lists, dicts and slices hold, belongs to; or None."""
     for value in values:
-        if isinstance(value, (Value, Part)):
+        if isinstance(value, (Value, Part, Row)):
             return value.trace
         if isinstance(value, dict):
             value = tuple(value.values())
