@@ -160,7 +160,8 @@ struct ForwardArguments {
   // with n = 1, ceil(seqlen / 128), ceil(seqlen / 32) or seqlen: an element stands for itself times its rows' scale,
   // which must not be negative.
   // Beside a packed 8-bit q, k or v, seqlen is the bound on the longest sequence, here and of q_shift.
-  // Packed k and v, and those of a cache in pages or with left padding, beside a q that is not 8-bit: n = 1.
+  // Packed k and v, and those of a cache with left padding, beside a q that is not 8-bit: n = 1. Of a cache in pages or
+  // entries scales are those of a sequence's rows all the same, in their order: see docs/serving.md.
   ConstTensorView q_descale{};
   ConstTensorView k_descale{};
   ConstTensorView v_descale{};
@@ -170,7 +171,7 @@ struct ForwardArguments {
   // [num_pages, page_size, heads_kv, head_dim_v]. Row r of sequence b is row r % page_size of page
   // page_table[b][r / page_size]; seqlen_k is max_pages * page_size. Any page_size from 1 up, any strides. Entries
   // beyond the pages that hold a sequence's used rows are never read. On a GPU the rows of a page that does not exist
-  // are zeros; elsewhere it is an error. Not with cu_seqlens_k; 8-bit k and v take scales with n = 1.
+  // are zeros; elsewhere it is an error. Not with cu_seqlens_k.
   ConstTensorView page_table{};
   // Tree masks, for the draft tokens of speculative decoding (Miao et al., "SpecInfer", 2023): int64, [batch,
   // seqlen_q], packed [total_q]. Of a sequence of n queries, at most 64, the last n keys are the queries' own: bit j of

@@ -44,16 +44,26 @@ struct AppendArguments {
   // read when positions_q is given.
   bool q_in_order = true;
 
-  // Caches of int8 and float8_e4m3: scales, float32 [batch or 1, heads_kv or 1, 1], greater than 0. What is stored is
-  // x / scale in float32, rounded to nearest even and limited to +-127 or +-448. NaN becomes 0 in int8.
+  // Caches of int8 and float8_e4m3 take one of two kinds of scales, the same for K and V. Either scales of heads, which
+  // the append reads: float32 [batch or 1, heads_kv or 1, 1], greater than 0. What is stored is x / scale in float32,
+  // rounded to nearest even and limited to +-127 or +-448. NaN becomes 0 in int8.
   ConstTensorView k_descale{};
   ConstTensorView v_descale{};
+  // Or scales of rows, which it computes and writes beside the rows: float32 [batch_cache, heads_kv, seqlen], of pages
+  // [num_pages, heads_kv, page_size]. The scale of a row of one head is its largest magnitude, in float32 and after the
+  // rotation, over 127 (int8) or 448 (float8_e4m3), at least 2^-80, as quantize() has it with ScaleUnit::row; a row of
+  // zeros has 2^-80. What is stored is x / scale in float32, rounded to nearest even. A row that holds NaN or an
+  // infinity is stored as zeros with the scale NaN, so that the result of a query that sees it is NaN. Scales of other
+  // rows do not change. @experimental
+  TensorView k_row_descale{};
+  TensorView v_row_descale{};
 };
 
 /// Writes new keys and values into a cache behind the rows that its sequences have, and rotates keys and queries.
 /// Rotations are computed in float32 and rounded once, to the dtype of the cache or of q_out; without rotation and with
-/// equal dtypes rows are copied as they are. No other element of the cache changes. The same call gives the same bits
-/// every time. cache_seqlens is not changed: a forward over the longer sequences takes the new lengths.
+/// equal dtypes rows are copied as they are. No other element of the cache, or of its scales, changes. The same call
+/// gives the same bits every time. cache_seqlens is not changed: a forward over the longer sequences takes the new
+/// lengths.
 ///
 /// Reads of `execution` the engine, stream, threads and parallel_for; there is no workspace. invalid_argument, with
 /// nothing written, for tensors that contradict the descriptions above and, on the CPU, rows that the cache does not

@@ -233,7 +233,8 @@ typedef struct strobe_append_arguments {
   strobe_tensor q, q_out, cu_seqlens_q, positions_q;    /* optional */
   strobe_tensor k_descale, v_descale;                   /* of caches of int8 and float8_e4m3 */
   int32_t interleaved;
-  int32_t q_at_first_position; /* not 0: q_in_order is false */
+  int32_t q_at_first_position;                /* not 0: q_in_order is false */
+  strobe_tensor k_row_descale, v_row_descale; /* instead of k_descale and v_descale: written. @experimental */
 } strobe_append_arguments;
 
 /* As strobe::QuantizationMode. @experimental */

@@ -50,7 +50,7 @@ def append(
     framework.reject_gradients(
         "an append does not have: detach it", k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, q=q
     )
-    check_outputs(q_out=q_out)
+    check_outputs(q_out=q_out, **{name: options.get(name) for name in _appended.WRITTEN_SCALES})
     if q is not None and q_out is None:
         q_out = framework_of(q).empty(shape_of(q), q)
     if framework.is_compiling():

@@ -11,6 +11,8 @@ from strobe._options import AppendOptions, Tensor
 
 _OPTIONS = options_of(AppendOptions)
 TENSOR_NAMES = tuple(name for name, option in _OPTIONS.items() if option.kind == "tensor" and name != "q_out")
+WRITTEN_SCALES = ("k_row_descale", "v_row_descale")
+"""The tensors among them that an append writes."""
 VALUES = {name: _OPTIONS[name].default for name in ("interleaved", "q_in_order", "threads", "engine")}
 """Options that are no tensors, with their defaults; without the stream."""
 
@@ -33,7 +35,7 @@ def append(
         stream=stream,
         **values_of(options),
     )
-    mark_written(k_cache, v_cache, q_out)
+    mark_written(k_cache, v_cache, q_out, *(tensors[name] for name in WRITTEN_SCALES))
 
 
 def values_of(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -227,6 +227,12 @@ class AppendOptions(TypedDict, total=False):
     to nearest even and limited to 127 or 448."""
     v_descale: Tensor
     """[batch or 1, heads_kv or 1, 1] float32, likewise of v_cache."""
+    k_row_descale: Tensor
+    """[batch_cache, heads_kv, seqlen] float32, of pages [num_pages, heads_kv, page_size]: instead of k_descale, scales
+    that the append computes, one for each row of a head, and writes: the row's largest magnitude over 127 or 448, at
+    least 2**-80. A row with NaN or an infinity is stored as zeros with the scale NaN."""
+    v_row_descale: Tensor
+    """[batch_cache, heads_kv, seqlen] float32, of pages [num_pages, heads_kv, page_size], likewise of v_cache."""
     threads: Annotated[int, 0]
     """CPU: workers; 0: as many as ``strobe.get_threads`` says."""
     engine: Annotated[str, "automatic"]

@@ -191,26 +191,65 @@ class AppendShapes {
         });
   }
 
+  /// Scales of heads, which are read, or of rows, which are written, and only of an 8-bit cache.
   Status check_scales() const {
-    const bool stored = is_eight_bit(a_.k_cache.dtype);
-    for (const NamedTensor& scales : {NamedTensor{"k_descale", a_.k_descale}, NamedTensor{"v_descale", a_.v_descale}}) {
-      if (!stored) {
-        if (!scales.view.given()) continue;
-        return api::invalid("{} is given, but k_cache is {}: scales belong to caches of int8 and float8_e4m3",
-                            scales.name, name_of(a_.k_cache.dtype));
+    const NamedTensor heads[] = {{"k_descale", a_.k_descale}, {"v_descale", a_.v_descale}};
+    const NamedTensor rows[] = {{"k_row_descale", a_.k_row_descale}, {"v_row_descale", a_.v_row_descale}};
+    const bool by_rows = rows[0].view.given() || rows[1].view.given();
+    if (!is_eight_bit(a_.k_cache.dtype) || by_rows) {
+      for (const NamedTensor& scales : heads) {
+        if (Status status = check_no_scales(scales, by_rows); !status.ok()) return status;
       }
-      constexpr std::string_view kScales = "[batch or 1, heads_kv or 1, 1]";
-      Status status = api::first_failure(
-          [&] { return api::check_layout(scales, 3, kScales); },
-          [&] { return api::check_dtype(scales, DType::float32, ""); },
-          [&] { return api::check_device(scales, device()); },
-          [&] {
-            const auto& s = scales.view.shape;
-            return api::check_shape(scales, {s[0] == 1 ? 1 : batch(), s[1] == 1 ? 1 : heads_kv(), 1}, kScales);
-          });
-      if (!status.ok()) return status;
     }
-    return {};
+    if (!is_eight_bit(a_.k_cache.dtype)) {
+      return api::first_failure([&] { return check_no_scales(rows[0], false); },
+                                [&] { return check_no_scales(rows[1], false); });
+    }
+    return api::first_failure([&] { return by_rows ? check_row_scales(rows[0]) : check_head_scales(heads[0]); },
+                              [&] { return by_rows ? check_row_scales(rows[1]) : check_head_scales(heads[1]); });
+  }
+
+  Status check_no_scales(const NamedTensor& scales, bool by_rows) const {
+    if (!scales.view.given()) return {};
+    if (!is_eight_bit(a_.k_cache.dtype)) {
+      return api::invalid("{} is given, but k_cache is {}: scales belong to caches of int8 and float8_e4m3",
+                          scales.name, name_of(a_.k_cache.dtype));
+    }
+    if (!by_rows) return {};
+    return api::invalid(
+        "{} is given with scales of rows: give k_descale and v_descale, or k_row_descale and v_row_descale",
+        scales.name);
+  }
+
+  Status check_head_scales(const NamedTensor& scales) const {
+    constexpr std::string_view kLayout = "[batch or 1, heads_kv or 1, 1]";
+    return api::first_failure(
+        [&] { return api::check_layout(scales, 3, kLayout); },
+        [&] { return api::check_dtype(scales, DType::float32, ""); },
+        [&] { return api::check_device(scales, device()); },
+        [&]() -> Status {
+          if (scales.view.shape[2] == 1) return {};
+          return api::invalid(
+              "{} has shape {}: an append takes {}, or writes a scale for each row to k_row_descale and v_row_descale",
+              scales.name, api::shape_text(scales.view), kLayout);
+        },
+        [&] {
+          const auto& s = scales.view.shape;
+          return api::check_shape(scales, {s[0] == 1 ? 1 : batch(), s[1] == 1 ? 1 : heads_kv(), 1}, kLayout);
+        });
+  }
+
+  Status check_row_scales(const NamedTensor& scales) const {
+    const std::string_view layout =
+        a_.page_table.given() ? "[num_pages, heads_kv, page_size]" : "[batch_cache, heads_kv, seqlen]";
+    return api::first_failure([&] { return api::check_layout(scales, 3, layout); },
+                              [&] { return api::check_dtype(scales, DType::float32, ""); },
+                              [&] { return api::check_device(scales, device()); },
+                              [&] {
+                                const auto& s = a_.k_cache.shape;
+                                return api::check_shape(scales, {s[0], heads_kv(), s[1]}, layout);
+                              },
+                              [&] { return api::check_distinct_elements(scales); });
   }
 
   const AppendArguments& a_;

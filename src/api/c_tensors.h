@@ -133,7 +133,9 @@ constexpr auto c_tensors(const strobe_append_arguments*) {
                     CTensor{"cu_seqlens_q", offsetof(S, cu_seqlens_q)},
                     CTensor{"positions_q", offsetof(S, positions_q)},
                     CTensor{"k_descale", offsetof(S, k_descale)},
-                    CTensor{"v_descale", offsetof(S, v_descale)}};
+                    CTensor{"v_descale", offsetof(S, v_descale)},
+                    CTensor{"k_row_descale", offsetof(S, k_row_descale)},
+                    CTensor{"v_row_descale", offsetof(S, v_row_descale)}};
 }
 
 /// In the order of the struct, none twice.

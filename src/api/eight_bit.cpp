@@ -36,16 +36,13 @@ Status check_scales(const NamedTensor& scales, std::int64_t batch, std::int64_t 
                  seqlen);
 }
 
-/// Scales of packed keys, of pages and of padded ones: positions are counted from the start of each sequence, so that
-/// only one for all of them fits.
+/// Scales of packed keys and of padded ones, whose rows are not counted from their sequence's first key: only one for
+/// all of them fits.
 Status check_scales_without_rows(const NamedTensor& scales, const AttentionProblem& problem) {
-  const bool by_position = !problem.packed_k && problem.page_size == 0 && !problem.has_leftpad_k;
+  const bool by_position = !problem.packed_k && !problem.has_leftpad_k;
   if (by_position || scales.view.shape[2] == 1) return {};
   return unsupported("{} has shape {}: {} take one scale for all rows of a head, [batch or 1, heads or 1, 1]",
-                     scales.name, shape_text(scales.view),
-                     problem.packed_k         ? "packed keys"
-                     : problem.page_size != 0 ? "keys in pages"
-                                              : "keys with left padding");
+                     scales.name, shape_text(scales.view), problem.packed_k ? "packed keys" : "keys with left padding");
 }
 
 /// What no engine combines with 8-bit inputs.

@@ -199,6 +199,8 @@ inline constexpr auto kFields<AppendArguments> = all_fields<AppendArguments>(
     output("k_cache", Elements::cached, &AppendArguments::k_cache),
     output("v_cache", Elements::cached, &AppendArguments::v_cache),
     output("q_out", Elements::floats, &AppendArguments::q_out),
+    output("k_row_descale", Elements::float32, &AppendArguments::k_row_descale),
+    output("v_row_descale", Elements::float32, &AppendArguments::v_row_descale),
     input("k_new", Elements::floats, &AppendArguments::k_new),
     input("v_new", Elements::floats, &AppendArguments::v_new), input("q", Elements::floats, &AppendArguments::q),
     indices("cache_seqlens", &AppendArguments::cache_seqlens),

@@ -61,7 +61,8 @@ class AngleTable {
 struct RowCopy {
   const SequenceRows& from;
   const TensorView& to;
-  const ConstTensorView& descale;  // or not given
+  const ConstTensorView& descale;  // of heads, or not given
+  const TensorView& row_descale;   // of rows, or not given
 
   std::int64_t heads() const { return to.shape[static_cast<std::size_t>(to.rank - 2)]; }
   std::int64_t columns() const { return to.shape[static_cast<std::size_t>(to.rank - 1)]; }
@@ -76,7 +77,9 @@ struct RowCopy {
     return static_cast<std::byte*>(to.data) + offset * static_cast<std::int64_t>(size_of(to.dtype));
   }
 
-  void convert(std::int64_t b, std::int64_t row, std::int64_t to_offset, const Angles& angles) const {
+  /// A row of sequence b. `place`: of a cache.
+  void convert(std::int64_t b, std::int64_t row, std::int64_t to_offset, const CachePlace& place,
+               const Angles& angles) const {
     HeadRows rows{.from_dtype = from.tensor.dtype,
                   .to_dtype = to.dtype,
                   .from = source(row),
@@ -86,10 +89,16 @@ struct RowCopy {
                   .heads = heads(),
                   .columns = columns(),
                   .scales = nullptr,
+                  .row_scales = nullptr,
                   .scale_stride = 0};
     if (descale.given()) {
       rows.scales = static_cast<const float*>(descale.data) + (descale.shape[0] > 1 ? b * descale.strides[0] : 0);
       rows.scale_stride = descale.shape[1] > 1 ? descale.strides[1] : 0;
+    }
+    if (row_descale.given()) {
+      const auto& strides = row_descale.strides;
+      rows.row_scales = static_cast<float*>(row_descale.data) + place.entry * strides[0] + place.row * strides[2];
+      rows.scale_stride = strides[1];
     }
     convert_heads(rows, angles);
   }
@@ -142,7 +151,7 @@ void append_rows(const AppendArguments& a, const RowCopy& copy, bool rotated, st
       copy.copy(row, offset, count, from_stride, copy.to.strides[1]);
     } else {
       for (std::int64_t i = 0; i < count; ++i) {
-        copy.convert(b, row + i, offset + i * copy.to.strides[1],
+        copy.convert(b, row + i, offset + i * copy.to.strides[1], {place.entry, place.row + i},
                      rotated ? table.at(positions.at(b, row + i)) : table.none());
       }
     }
@@ -159,7 +168,7 @@ void rotate_queries(const AppendArguments& a, const RowCopy& copy, std::int64_t 
   const SequenceRows rows_out{to, copy.from.cu_seqlens};
   for (std::int64_t row = first; row < last; ++row) {
     const std::int64_t b = copy.from.sequence_of(row, batch);
-    copy.convert(b, row, rows_out.offset(row), table.at(positions.at(b, row)));
+    copy.convert(b, row, rows_out.offset(row), {}, table.at(positions.at(b, row)));
   }
 }
 
@@ -167,13 +176,14 @@ void rotate_queries(const AppendArguments& a, const RowCopy& copy, std::int64_t 
 
 void append(const AppendArguments& a, const Execution& execution) {
   const ConstTensorView no_scales;
+  const TensorView no_row_scales;
   const std::int64_t batch = a.cache_seqlens.shape[0];
   const SequenceRows keys{a.k_new, a.cu_seqlens_new};
   const SequenceRows values{a.v_new, a.cu_seqlens_new};
   const SequenceRows queries{a.q, a.cu_seqlens_q};
-  const RowCopy k{keys, a.k_cache, a.k_descale};
-  const RowCopy v{values, a.v_cache, a.v_descale};
-  const RowCopy q{queries, a.q_out, no_scales};
+  const RowCopy k{keys, a.k_cache, a.k_descale, a.k_row_descale};
+  const RowCopy v{values, a.v_cache, a.v_descale, a.v_row_descale};
+  const RowCopy q{queries, a.q_out, no_scales, no_row_scales};
   const std::int64_t total = keys.total(batch);
   const std::int64_t total_q = a.q.given() ? queries.total(batch) : 0;
   const std::int64_t rows = rows_per_task(k.row_bytes() + v.row_bytes());

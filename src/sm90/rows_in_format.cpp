@@ -69,6 +69,7 @@ std::optional<forward::Config> cache_rows_config(const AttentionProblem& problem
   const bool is_too_large = gpu::is_too_large_to_convert(problem);
   const bool has_rows = has_wide_heads(problem) && (is_too_large || gpu::converts_cache(problem));
   if (!has_rows || problem.page_size == 0 || problem.has_leftpad_k) return std::nullopt;
+  if (std::min(problem.stored.k_rows, problem.stored.v_rows) < problem.seqlen_k) return std::nullopt;  // several scales
   const RowFormat format = gpu::rows_of_cache(problem.stored.dtype, static_cast<std::int32_t>(problem.head_dim));
   const Result<forward::Config> config =
       config_of(with_rows_of_cache(problem), shape, gpu::with_scales_apart(gpu::stored_format(format)), choice,

@@ -55,6 +55,23 @@ static void test_a_row_is_appended_to_its_page(void) {
   CHECK(near(c.q_out[0], -2.0) && near(c.q_out[1], 1.0) && near(c.q_out[2], -4.0) && near(c.q_out[3], 3.0));
 }
 
+static void test_scales_of_rows_are_written(void) {
+  append_call c;
+  make_call(&c);
+  int8_t k[4] = {0}, v[2] = {0};
+  float k_scales[2] = {7.0F, 7.0F}, v_scales[2] = {7.0F, 7.0F};
+  c.arguments.k_cache.data = k;
+  c.arguments.v_cache.data = v;
+  c.arguments.k_cache.dtype = c.arguments.v_cache.dtype = STROBE_INT8;
+  c.arguments.k_row_descale = c.arguments.v_row_descale =
+      (strobe_tensor){.data = k_scales, .dtype = STROBE_FLOAT32, .rank = 3, .shape = {2, 1, 1}, .strides = {1, 1, 1}};
+  c.arguments.v_row_descale.data = v_scales;
+  CHECK(strobe_append(&c.arguments, NULL) == STROBE_OK);
+  CHECK(near(k_scales[0], 4.0 / 127.0) && k_scales[1] == 7.0F);
+  CHECK(near(v_scales[0], 5.0 / 127.0) && v_scales[1] == 7.0F);
+  CHECK(k[0] == -127 && k[1] == 95 && k[2] == 0 && v[0] == 127 && v[1] == 0);
+}
+
 static void test_queries_advance_by_default(void) {
   append_call c;
   make_call(&c);
@@ -76,6 +93,7 @@ static void test_appends_that_are_not_valid_are_rejected(void) {
 
 static const named_test kTests[] = {
     TEST(a_row_is_appended_to_its_page),
+    TEST(scales_of_rows_are_written),
     TEST(queries_advance_by_default),
     TEST(appends_that_are_not_valid_are_rejected),
 };

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "append_case.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <initializer_list>
 #include <numeric>
+#include <utility>
 
 namespace strobe::test {
 namespace {
 
 constexpr std::int64_t kPositions = 64;
-
-bool stored(DType dtype) { return dtype == DType::int8 || dtype == DType::float8_e4m3; }
 
 GuardedTensor integers(const std::vector<std::int64_t>& values, const std::vector<std::int64_t>& shape,
                        const Placement& placement, Random& random) {
@@ -28,34 +25,6 @@ std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& counts) {
   std::vector<std::int64_t> sums(counts.size() + 1, 0);
   std::partial_sum(counts.begin(), counts.end(), sums.begin() + 1);
   return sums;
-}
-
-/// An element as a number: GuardedTensor gives the bits of 8-bit ones.
-double value_of(const GuardedTensor& tensor, std::int64_t index) {
-  const double element = tensor.get(index);
-  const auto bits = static_cast<std::uint8_t>(stored(tensor.view().dtype) ? element : 0.0);
-  switch (tensor.view().dtype) {
-    case DType::int8: return static_cast<double>(static_cast<std::int8_t>(bits));
-    case DType::float8_e4m3: return to_float(float8_e4m3{bits});
-    default: return element;
-  }
-}
-
-/// Half a unit in the last place of the dtype's numbers around `x`.
-double half_unit(DType dtype, double x) {
-  const double magnitude = std::abs(x);
-  switch (dtype) {
-    case DType::float16: return std::max(magnitude * 0x1p-11, 0x1p-25);
-    case DType::bfloat16: return magnitude * 0x1p-8;
-    case DType::float8_e4m3: return std::max(magnitude * 0x1p-4, 0x1p-10);
-    case DType::int8: return 0.5;
-    default: return magnitude * 0x1p-24;
-  }
-}
-
-double limited(DType dtype, double x) {
-  const double largest = dtype == DType::int8 ? 127.0 : 448.0;
-  return stored(dtype) ? std::clamp(x, -largest, largest) : x;
 }
 
 }  // namespace
@@ -83,25 +52,27 @@ AppendShape AppendShape::random(Random& random) {
   s.queries = random.chance(0.6);
   s.q_in_order = random.chance(0.5);
   s.scales_by_batch = random.chance(0.5);
+  s.row_scales = stored(s.cache) && random.chance(0.5);
   return s;
 }
 
 std::string AppendShape::text() const {
   std::string text;
-  const auto add = [&](const char* name, std::int64_t value) {
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, std::int64_t>>{{"batch", batch},
+                                                                   {"heads_kv", heads_kv},
+                                                                   {"head_dim", head_dim},
+                                                                   {"head_dim_v", head_dim_v},
+                                                                   {"page_size", page_size},
+                                                                   {"most_new", most_new},
+                                                                   {"rotary_dim", rotary_dim},
+                                                                   {"packed", packed},
+                                                                   {"leftpad", leftpad},
+                                                                   {"interleaved", interleaved},
+                                                                   {"positions", positions},
+                                                                   {"row_scales", row_scales}}) {
     text += std::string(name) + " " + std::to_string(value) + ", ";
-  };
-  add("batch", batch);
-  add("heads_kv", heads_kv);
-  add("head_dim", head_dim);
-  add("head_dim_v", head_dim_v);
-  add("page_size", page_size);
-  add("most_new", most_new);
-  add("rotary_dim", rotary_dim);
-  add("packed", packed ? 1 : 0);
-  add("leftpad", leftpad ? 1 : 0);
-  add("interleaved", interleaved ? 1 : 0);
-  add("positions", positions ? 1 : 0);
+  }
   return text + name_of(source) + " to " + name_of(cache);
 }
 
@@ -147,7 +118,14 @@ AppendCase::AppendCase(const AppendShape& shape, const Placement& placement, std
       if (shape.positions) positions_q_ = positions(counts_q_);
     }
   }
-  if (stored(shape.cache)) {
+  if (shape.row_scales) {
+    const std::int64_t entries = k_cache.view().shape[0];
+    for (GuardedTensor* const scales : {&k_row_descale, &v_row_descale}) {
+      *scales = GuardedTensor(DType::float32, {entries, shape.heads_kv, rows_per_entry()}, placement, random);
+    }
+    k_scales_before_ = k_row_descale.element_bytes();
+    v_scales_before_ = v_row_descale.element_bytes();
+  } else if (stored(shape.cache)) {
     for (GuardedTensor* const descale : {&k_descale_, &v_descale_}) {
       *descale = GuardedTensor(
           DType::float32, {shape.scales_by_batch ? shape.batch : 1, descale == &k_descale_ ? shape.heads_kv : 1, 1},
@@ -230,119 +208,20 @@ AppendArguments AppendCase::arguments(const std::function<TensorView(const Guard
   a.q_in_order = shape_.q_in_order;
   a.k_descale = place(k_descale_);
   a.v_descale = place(v_descale_);
+  a.k_row_descale = place(k_row_descale);
+  a.v_row_descale = place(v_row_descale);
   return a;
 }
 
-std::vector<AppendCase::Row> AppendCase::rows_of(const std::vector<std::int64_t>& counts) const {
-  std::vector<Row> rows;
-  for (std::int64_t b = 0; b < shape_.batch; ++b) {
-    for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(b)]; ++i) rows.push_back({b, i});
-  }
-  return rows;
-}
-
-std::int64_t AppendCase::cache_row(std::int64_t sequence, std::int64_t row) const {
-  const auto b = static_cast<std::size_t>(sequence);
-  if (shape_.page_size == 0) return entries_[b] * shape_.capacity + row;
-  return pages_[b][static_cast<std::size_t>(row / shape_.page_size)] * shape_.page_size + row % shape_.page_size;
-}
-
-double AppendCase::position(const GuardedTensor& given, const Row& row, std::int64_t flat, bool in_order) const {
-  if (given.view().given()) return given.get(flat);
-  const auto b = static_cast<std::size_t>(row.sequence);
-  return static_cast<double>(lengths_[b] - padding_[b] + (in_order ? row.index : 0));
-}
-
-void AppendCase::rotate(const GuardedTensor& from, std::int64_t first, std::int64_t position,
-                        std::vector<double>& wanted, std::vector<double>& slack) const {
-  const std::int64_t pairs = shape_.rotary_dim / 2;
-  for (std::int64_t i = 0; i < pairs; ++i) {
-    const std::int64_t at_a = shape_.interleaved ? 2 * i : i;
-    const std::int64_t at_b = shape_.interleaved ? 2 * i + 1 : i + pairs;
-    const double a = from.get(first + at_a);
-    const double b = from.get(first + at_b);
-    const double cos = cos_.get(position * pairs + i);
-    const double sin = sin_.get(position * pairs + i);
-    wanted[static_cast<std::size_t>(at_a)] = a * cos - b * sin;
-    wanted[static_cast<std::size_t>(at_b)] = a * sin + b * cos;
-    // Two products and their sum, each rounded to float32.
-    slack[static_cast<std::size_t>(at_a)] = 0x1p-23 * (std::abs(a * cos) + std::abs(b * sin));
-    slack[static_cast<std::size_t>(at_b)] = 0x1p-23 * (std::abs(a * sin) + std::abs(b * cos));
-  }
-}
-
-void AppendCase::expect_cache(const GuardedTensor& cache, const std::vector<std::byte>& before,
-                              const GuardedTensor& from, const GuardedTensor& descale, std::int64_t columns,
-                              bool rotated) const {
-  const std::size_t size = size_of(shape_.cache);
-  const std::vector<std::byte> after = cache.element_bytes();
-  std::vector<bool> appended(after.size() / size, false);
-  std::int64_t flat = 0;
-  for (const Row& row : rows_of(counts_)) {
-    const std::int64_t to_row = cache_row(row.sequence, lengths_[static_cast<std::size_t>(row.sequence)] + row.index);
-    for (std::int64_t head = 0; head < shape_.heads_kv; ++head) {
-      const std::int64_t first = (flat * shape_.heads_kv + head) * columns;
-      std::vector<double> wanted(static_cast<std::size_t>(columns));
-      std::vector<double> slack(wanted.size(), 0.0);
-      for (std::size_t c = 0; c < wanted.size(); ++c) wanted[c] = from.get(first + static_cast<std::int64_t>(c));
-      if (rotated && shape_.rotary_dim > 0) {
-        rotate(from, first, static_cast<std::int64_t>(position(positions_, row, flat, true)), wanted, slack);
-      }
-      double scale = 1.0;
-      if (descale.view().given()) {
-        const auto& s = descale.view().shape;
-        scale = descale.get((s[0] > 1 ? row.sequence : 0) * s[1] + (s[1] > 1 ? head : 0));
-      }
-      for (std::int64_t c = 0; c < columns; ++c) {
-        const std::int64_t index = (to_row * shape_.heads_kv + head) * columns + c;
-        appended[static_cast<std::size_t>(index)] = true;
-        const double quotient = wanted[static_cast<std::size_t>(c)] / scale;
-        const double error =
-            slack[static_cast<std::size_t>(c)] / scale + (scale == 1.0 ? 0.0 : 0x1p-24 * std::abs(quotient));
-        const double bound = half_unit(shape_.cache, std::abs(quotient) + error) + error;
-        ASSERT_NEAR(value_of(cache, index), limited(shape_.cache, quotient), bound)
-            << "sequence " << row.sequence << ", new row " << row.index << ", head " << head << ", column " << c;
-      }
-    }
-    ++flat;
-  }
-  for (std::size_t i = 0; i < appended.size(); ++i) {
-    if (appended[i]) continue;
-    ASSERT_EQ(std::memcmp(&before[i * size], &after[i * size], size), 0) << "element " << i << " is no new one";
-  }
-  EXPECT_TRUE(cache.guards_intact());
-}
-
-void AppendCase::expect_queries() const {
-  std::int64_t flat = 0;
-  for (const Row& row : rows_of(counts_q_)) {
-    const auto at = static_cast<std::int64_t>(position(positions_q_, row, flat, shape_.q_in_order));
-    for (std::int64_t head = 0; head < shape_.heads_q; ++head) {
-      const std::int64_t first = (flat * shape_.heads_q + head) * shape_.head_dim;
-      std::vector<double> wanted(static_cast<std::size_t>(shape_.head_dim));
-      std::vector<double> slack(wanted.size(), 0.0);
-      for (std::size_t c = 0; c < wanted.size(); ++c) wanted[c] = q_.get(first + static_cast<std::int64_t>(c));
-      rotate(q_, first, at, wanted, slack);
-      for (std::size_t c = 0; c < wanted.size(); ++c) {
-        const double bound = half_unit(shape_.source, std::abs(wanted[c]) + slack[c]) + slack[c];
-        ASSERT_NEAR(q_out.get(first + static_cast<std::int64_t>(c)), wanted[c], bound)
-            << "sequence " << row.sequence << ", query " << row.index << ", head " << head << ", column " << c;
-      }
-    }
-    ++flat;
-  }
-  EXPECT_TRUE(q_out.guards_intact());
-}
-
-void AppendCase::expect_appended() const {
-  expect_cache(k_cache, k_before_, k_new_, k_descale_, shape_.head_dim, true);
-  expect_cache(v_cache, v_before_, v_new_, v_descale_, shape_.head_dim_v, false);
-  if (q_.view().given()) expect_queries();
+std::vector<GuardedTensor*> AppendCase::outputs() {
+  std::vector<GuardedTensor*> outputs{&k_cache, &v_cache, &q_out, &k_row_descale, &v_row_descale};
+  std::erase_if(outputs, [](const GuardedTensor* tensor) { return !tensor->view().given(); });
+  return outputs;
 }
 
 std::vector<std::byte> AppendCase::output_bytes() const {
   std::vector<std::byte> bytes = k_cache.element_bytes();
-  for (const GuardedTensor* const tensor : {&v_cache, &q_out}) {
+  for (const GuardedTensor* const tensor : {&v_cache, &q_out, &k_row_descale, &v_row_descale}) {
     const std::vector<std::byte> more = tensor->element_bytes();
     bytes.insert(bytes.end(), more.begin(), more.end());
   }

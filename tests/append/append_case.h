@@ -12,6 +12,9 @@
 
 namespace strobe::test {
 
+/// Of a cache in 8 bits.
+inline bool stored(DType dtype) { return dtype == DType::int8 || dtype == DType::float8_e4m3; }
+
 struct AppendShape {
   std::int64_t batch = 3;
   std::int64_t heads_kv = 2;
@@ -33,6 +36,7 @@ struct AppendShape {
   bool queries = false;
   bool q_in_order = true;
   bool scales_by_batch = false;
+  bool row_scales = false;  // of caches of 8 bits
 
   static AppendShape random(Random& random);
   std::string text() const;
@@ -52,10 +56,23 @@ class AppendCase {
   /// The caches hold what they held but for the appended rows, which and q_out are within the bound of float64.
   void expect_appended() const;
 
-  /// All that an append writes.
+  /// The bytes of all outputs.
   std::vector<std::byte> output_bytes() const;
 
-  GuardedTensor k_cache, v_cache, q_out;
+  /// change(row, column, x) gives the elements of k_new and v_new instead; before anything is appended. A row is one of
+  /// a head.
+  template <class Change>
+  void change_new_rows(const Change& change) {
+    for (GuardedTensor* const rows : {&k_new_, &v_new_}) {
+      const std::int64_t columns = rows->view().shape[static_cast<std::size_t>(rows->view().rank - 1)];
+      for (std::int64_t i = 0; i < rows->size(); ++i) rows->set(i, change(i / columns, i % columns, rows->get(i)));
+    }
+  }
+
+  /// All tensors that the append writes.
+  std::vector<GuardedTensor*> outputs();
+
+  GuardedTensor k_cache, v_cache, q_out, k_row_descale, v_row_descale;
 
  private:
   struct Row {
@@ -67,9 +84,17 @@ class AppendCase {
   void fill(GuardedTensor& tensor, Random& random) const;
   std::vector<Row> rows_of(const std::vector<std::int64_t>& counts) const;
   std::int64_t cache_row(std::int64_t sequence, std::int64_t row) const;
+  std::int64_t rows_per_entry() const { return shape_.page_size > 0 ? shape_.page_size : shape_.capacity; }
   double position(const GuardedTensor& given, const Row& row, std::int64_t flat, bool in_order) const;
-  void expect_cache(const GuardedTensor& cache, const std::vector<std::byte>& before, const GuardedTensor& from,
-                    const GuardedTensor& descale, std::int64_t columns, bool rotated) const;
+  /// One of the two caches, with what belongs to it.
+  struct Cached {
+    const GuardedTensor &cache, &from, &descale, &row_descale;
+    const std::vector<std::byte>&before, &scales_before;
+    bool rotated;
+  };
+  void expect_cache(const Cached& cached) const;
+  double expect_row_scale(const Cached& cached, std::int64_t scale, const std::vector<double>& wanted,
+                          const std::vector<double>& slack) const;
   void expect_queries() const;
 
   /// Columns of a row in float64, and how far the float32 of them may be off.
@@ -81,7 +106,7 @@ class AppendCase {
   std::vector<std::vector<std::int64_t>> pages_;
   GuardedTensor k_new_, v_new_, q_, cos_, sin_, positions_, positions_q_, k_descale_, v_descale_;
   GuardedTensor cache_seqlens_, cu_seqlens_new_, cu_seqlens_q_, page_table_, leftpad_k_, cache_batch_idx_;
-  std::vector<std::byte> k_before_, v_before_;
+  std::vector<std::byte> k_before_, v_before_, k_scales_before_, v_scales_before_;
 };
 
 }  // namespace strobe::test

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
 #include "append_case.h"
@@ -46,57 +48,96 @@ class Walk {
   Walk(const AppendArguments& a, const AppendParams& params, const AppendedRows& rows, bool queries, DType to)
       : a_(a), params_(params), rows_(rows), queries_(queries), to_(to) {}
 
-  void run() const {
+  void run() {
     EXPECT_LE(rows_.rows_per_block, auxiliary::kMostRows);
     for (int block = 0; block < rows_.blocks; ++block) {
       const auxiliary::BlockRows own(rows_, block);
       ASSERT_GT(own.items, 0) << "block " << block;
-      ASSERT_LE(own.items, auxiliary::kAppendThreads * auxiliary::kMostItems) << "block " << block;
-      for (int index = 0; index < own.items; ++index) {
-        const int chunk_items = static_cast<int>(rows_.items_of_chunk.divisor);
-        const int row_of_block = rows_.items_of_chunk.quotient(index);
-        const int row = own.first + row_of_block;
-        ASSERT_LT(row_of_block, own.count);
-        const auxiliary::NearSequence near{0, std::min(row, 1)};  // as far from the row's as can be
-        const RowPlace place =
-            queries_ ? place_of_query(params_, row, near) : place_in_cache(params_, rows_, row, near);
-        if (place.to < 0) continue;
-        move(auxiliary::item_place<C, rotation>(params_, rows_,
-                                                index - row_of_block * chunk_items + own.chunk * chunk_items),
-             row, place);
-      }
+      ASSERT_LE(own.items, auxiliary::kMostBlockItems) << "block " << block;
+      find_scales(own);
+      for_each_item(own, [&](const Item& item) {
+        const float scale = scale_of(item);
+        if (has_row_scales() && item.place.first == 0) rows_.row_scales[scale_at(item)] = scale;
+        for_each_number(item, [&](int column, float x) {
+          write(rows_.to, item.row.to + item.place.head * rows_.to_head + column, to_, is_stored() ? x / scale : x);
+        });
+      });
     }
   }
 
  private:
-  void move(const auxiliary::ItemPlace& item, int row, const RowPlace& place) const {
+  struct Item {
+    int index;  // in its block
+    int source_row;
+    std::int64_t scale;  // of its row's first head
+    RowPlace row;
+    auxiliary::ItemPlace place;
+  };
+
+  bool is_stored() const { return size_of(to_) == 1; }
+  bool has_row_scales() const { return rows_.row_scales != nullptr; }
+  std::int64_t scale_at(const Item& item) const { return item.scale + item.place.head * rows_.scale_head; }
+
+  /// What a block's threads find out together: the largest magnitude of each head that it has.
+  void find_scales(const auxiliary::BlockRows& own) {
+    if (!has_row_scales()) return;
+    largest_.fill(0.0F);
+    for_each_item(own, [&](const Item& item) {
+      float& largest = largest_[head_of(item)];
+      for_each_number(item, [&](int, float x) { largest = std::max(largest, std::abs(x)); });
+    });
+  }
+  std::size_t head_of(const Item& item) const {
+    return static_cast<std::size_t>(rows_.items_per_head.quotient(item.index));
+  }
+  float scale_of(const Item& item) const {
+    if (!is_stored()) return 1.0F;
+    if (!has_row_scales()) return rows_.scales[scale_at(item)];
+    return std::max(largest_[head_of(item)] / (to_ == DType::int8 ? 127.0F : 448.0F), 0x1p-80F);
+  }
+
+  /// The items of a block whose rows have a place.
+  template <class Visit>
+  void for_each_item(const auxiliary::BlockRows& own, const Visit& visit) const {
+    const int chunk_items = static_cast<int>(rows_.items_of_chunk.divisor);
+    for (int index = 0; index < own.items; ++index) {
+      const int row_of_block = rows_.items_of_chunk.quotient(index);
+      const int row = own.first + row_of_block;
+      ASSERT_LT(row_of_block, own.count);
+      const auxiliary::NearSequence near{0, std::min(row, 1)};  // as far from the row's as can be
+      const RowPlace place = queries_ ? place_of_query(params_, row, near) : place_in_cache(params_, rows_, row, near);
+      if (place.to < 0) continue;
+      const int of_row = index - row_of_block * chunk_items + own.chunk * chunk_items;
+      const std::int64_t scale = has_row_scales() ? auxiliary::scale_of(rows_, row_in_cache(params_, rows_, row, near))
+                                                  : place.sequence * rows_.scale_batch;
+      visit(Item{index, row, scale, place, auxiliary::item_place<C, rotation>(params_, rows_, of_row)});
+    }
+  }
+
+  /// visit(column, x) for the numbers of an item, rotated.
+  template <class Visit>
+  void for_each_number(const Item& all, const Visit& visit) const {
+    const auto& [index, row, scale, place, item] = all;
     std::int64_t from = rows_.cu_seqlens != nullptr ? row * rows_.from_row
                                                     : rows_.seqlen.quotient(row) * rows_.from_batch +
                                                           rows_.seqlen.remainder(row) * rows_.from_row;
     from += item.head * rows_.from_head;
-    const std::int64_t to = place.to + item.head * rows_.to_head;
-    const float scale = rows_.scales == nullptr
-                            ? 1.0F
-                            : rows_.scales[place.sequence * rows_.scale_batch + item.head * rows_.scale_head];
     const auto at = [&](int column) { return static_cast<float>(read(rows_.from, from + column, a_.k_new.dtype)); };
-    const auto put = [&](int column, float x) {
-      write(rows_.to, to + column, to_, rows_.scales == nullptr ? x : x / scale);
-    };
     constexpr int kVector = auxiliary::append_vector(C);
     const int step = item.angle >= 0 && item.second < 0 ? 2 : 1;
     for (int i = 0; i < kVector; i += step) {
       const int first = item.first + i;
       const int second = item.second >= 0 ? item.second + i : first + 1;
       if (item.angle < 0) {
-        put(first, at(first));
+        visit(first, at(first));
         continue;
       }
       const int angle = item.angle + i / step;
       const auto cos = static_cast<float>(read(a_.cos.data, place.position * a_.cos.strides[0] + angle, a_.cos.dtype));
       const auto sin = static_cast<float>(read(a_.sin.data, place.position * a_.sin.strides[0] + angle, a_.sin.dtype));
       const float products[] = {at(first) * cos, at(second) * sin, at(first) * sin, at(second) * cos};
-      put(first, products[0] - products[1]);
-      put(second, products[2] + products[3]);
+      visit(first, products[0] - products[1]);
+      visit(second, products[2] + products[3]);
     }
   }
 
@@ -105,6 +146,7 @@ class Walk {
   const AppendedRows& rows_;
   bool queries_;
   DType to_;
+  std::array<float, auxiliary::kMostBlockItems> largest_{};
 };
 
 template <Element source, Rotation rotation, bool aligned>
@@ -196,6 +238,25 @@ TEST(AppendLaunch, CutsLongRows) {
   ASSERT_TRUE(launch.ok());
   EXPECT_EQ(launch->params.k.rows_per_block, 1);
   EXPECT_EQ(launch->params.k.chunks, 25);
+}
+
+/// A block has whole heads where rows have scales of their own, whatever a head's items are.
+TEST(AppendLaunch, ScalesOfRowsKeepHeadsTogether) {
+  float scale = 0.0F;
+  for (const std::int64_t head_dim : {64, 100, 128, 576}) {
+    for (const std::int64_t heads : {1, 3, 24, 100}) {
+      AppendArguments a = large(3, 5, heads, head_dim);
+      a.k_cache.dtype = a.v_cache.dtype = DType::int8;
+      a.k_row_descale = a.v_row_descale = TensorView{.data = &scale, .dtype = DType::float32, .device = {}, .rank = 3};
+      const Result<AppendLaunch> launch = gpu::append_launch(a, kMultiprocessors);
+      ASSERT_TRUE(launch.ok());
+      const AppendedRows& rows = launch->params.k;
+      EXPECT_EQ(rows.items_of_chunk.divisor % rows.items_per_head.divisor, 0U) << head_dim << ", " << heads;
+      EXPECT_LE(rows.items_of_chunk.divisor * static_cast<unsigned>(rows.rows_per_block),
+                static_cast<unsigned>(auxiliary::kMostBlockItems));
+      EXPECT_GE(rows.chunks * rows.items_of_chunk.divisor, static_cast<unsigned>(rows.items));
+    }
+  }
 }
 
 TEST(AppendLaunch, HasNoBlocksWithoutRows) {

@@ -41,9 +41,15 @@ struct Call {
     a.k_cache.dtype = a.v_cache.dtype = DType::int8;
     a.k_descale = a.v_descale = tensor(scales.data(), {1, 1, 1});
   }
+  void make_stored_by_rows() {
+    a.k_cache.dtype = a.v_cache.dtype = DType::int8;
+    a.k_row_descale = tensor(k_scales.data(), {4, 1, 4});
+    a.v_row_descale = tensor(v_scales.data(), {4, 1, 4});
+  }
 
   std::vector<float> k = std::vector<float>(128, 7.0F), v = k, q_out = k;
   std::vector<float> rows = std::vector<float>(128), table = rows, scales = rows;
+  std::vector<float> k_scales = std::vector<float>(32, 7.0F), v_scales = k_scales;
   std::vector<std::int32_t> lengths{3, 5}, pages{0, 1, 2, 3}, padding{1, 0}, entries{1, 0}, cumulative{0, 1, 4};
   std::vector<std::int32_t> positions{0, 1, 2, 3};
   AppendArguments a;
@@ -63,7 +69,7 @@ TEST_P(AppendMisuse, IsReportedAndWritesNothing) {
   const Status status = append(call.a);
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   EXPECT_EQ(status.message().substr(0, GetParam().message.size()), GetParam().message);
-  for (const auto* const output : {&call.k, &call.v, &call.q_out}) {
+  for (const auto* const output : {&call.k, &call.v, &call.q_out, &call.k_scales, &call.v_scales}) {
     EXPECT_EQ(std::ranges::count(*output, 7.0F), static_cast<std::ptrdiff_t>(output->size()));
   }
 }
@@ -158,7 +164,48 @@ std::vector<Misuse> wrong_scales_and_memory() {
          c.make_stored();
          c.a.k_descale = tensor(c.scales.data(), {2, 1, 8});
        },
-       "k_descale has shape [2, 1, 8]: it must be [2, 1, 1]"},
+       "k_descale has shape [2, 1, 8]: an append takes [batch or 1, heads_kv or 1, 1], or writes a scale for each row "
+       "to "
+       "k_row_descale and v_row_descale"},
+      {"ScalesOfOtherHeads",
+       [](Call& c) {
+         c.make_stored();
+         c.a.v_descale = tensor(c.scales.data(), {2, 3, 1});
+       },
+       "v_descale has shape [2, 3, 1]: it must be [2, 1, 1]"},
+      {"RowScalesOfAFloatCache", [](Call& c) { c.a.v_row_descale = tensor(c.v_scales.data(), {4, 1, 4}); },
+       "v_row_descale is given, but k_cache is float32: scales belong to caches of int8 and float8_e4m3"},
+      {"BothKindsOfScales",
+       [](Call& c) {
+         c.make_stored_by_rows();
+         c.a.v_descale = tensor(c.scales.data(), {1, 1, 1});
+       },
+       "v_descale is given with scales of rows: give k_descale and v_descale, or k_row_descale and v_row_descale"},
+      {"RowScalesOfKeysAlone",
+       [](Call& c) {
+         c.make_stored_by_rows();
+         c.a.v_row_descale = {};
+       },
+       "v_row_descale is missing: give a tensor [num_pages, heads_kv, page_size]"},
+      {"RowScalesOfSequences",
+       [](Call& c) {
+         c.make_stored_by_rows();
+         c.a.k_row_descale = tensor(c.k_scales.data(), {2, 1, 8});
+       },
+       "k_row_descale has shape [2, 1, 8]: it must be [4, 1, 4]"},
+      {"RowScalesOfOneEntry",
+       [](Call& c) {
+         c.make_contiguous();
+         c.make_stored_by_rows();
+         c.a.k_row_descale = tensor(c.k_scales.data(), {1, 1, 8});
+       },
+       "k_row_descale has shape [1, 1, 8]: it must be [2, 1, 8]"},
+      {"RowScalesShareMemory",
+       [](Call& c) {
+         c.make_stored_by_rows();
+         c.a.v_row_descale.data = c.k_scales.data() + 8;
+       },
+       "k_row_descale overlaps v_row_descale: outputs must not share memory"},
       {"CacheIsNewRows", [](Call& c) { c.a.k_new.data = c.k.data(); },
        "k_cache overlaps k_new: outputs must not share memory with any other tensor"},
       {"CachesAreOne", [](Call& c) { c.a.v_cache.data = c.k.data(); }, "k_cache overlaps v_cache"},

@@ -241,6 +241,8 @@ Status call_from_c(const AppendArguments& arguments) {
   a.positions_q = tensor_of(arguments.positions_q);
   a.k_descale = tensor_of(arguments.k_descale);
   a.v_descale = tensor_of(arguments.v_descale);
+  a.k_row_descale = tensor_of(arguments.k_row_descale);
+  a.v_row_descale = tensor_of(arguments.v_row_descale);
   a.interleaved = arguments.interleaved ? 1 : 0;
   a.q_at_first_position = arguments.q_in_order ? 0 : 1;
   return status_of(strobe_append(&a, nullptr));

@@ -44,8 +44,9 @@ class EightBitFiles : public ::testing::Test {
 TEST_F(EightBitFiles, SaysWhatTheyNeed) {
   const Outcome outcome = verify({"--causal"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  for (const char* const row : {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ",
-                                "\nK, V alone: int8, a scale per head ", "\nfloat8_e4m3 ", "\nint8 "}) {
+  for (const char* const row : {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ", "\nfloat8_e4m3  head ",
+                                "\nfloat8_e4m3  32 keys ", "\nfloat8_e4m3  row ", "\nint8         head ",
+                                "\nint8         32 keys ", "\nint8         row "}) {
     EXPECT_TRUE(contains(outcome.out, row)) << outcome.out;
   }
   const Outcome json = verify({"--json", "-"});
@@ -63,6 +64,33 @@ TEST_F(EightBitFiles, SaysWhatTheyNeed) {
   EXPECT_LE(int8["rmse"].get<double>(), 1.1 * least);
 }
 
+/// Keys of which some channels are far from zero, and a value in eight that is small.
+TEST_F(EightBitFiles, SaysWhatACacheIsOffBy) {
+  io::HostTensor v = normal_tensor(DType::float32, {2, 48, 2, 24}, 3);
+  auto* const values = reinterpret_cast<float*>(v.bytes.data());
+  for (std::size_t i = 0; i < io::element_count(v); ++i) {
+    if (i / (2 * 24) % 8 != 0) values[i] *= 0.01F;
+  }
+  write("unequal", v);
+  const Outcome json = verify({"--json", "-", "--max-rmse", "1"}, "unequal");
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  const auto document = nlohmann::json::parse(json.out);
+  const auto error_of = [&](const std::string& operands) {
+    for (const auto& row : document["rows"]) {
+      if (row["operands"] == operands) return row["rmse"].get<double>();
+    }
+    ADD_FAILURE() << operands;
+    return 0.0;
+  };
+  for (const std::string element : {"int8", "e4m3"}) {
+    const std::string cache = "K, V alone: " + element + ", a scale per ";
+    EXPECT_GT(error_of(cache + "head"), 0.0);
+    EXPECT_LT(error_of(cache + "row"), (element == "int8" ? 0.9 : 1.2) * error_of(cache + "head"));
+    EXPECT_LT(error_of(cache + "32 keys"), 1.2 * error_of(cache + "head"));
+  }
+  EXPECT_EQ(document["chosen_cache"], "K, V alone: e4m3, a scale per head");
+}
+
 TEST_F(EightBitFiles, KeepsToABudgetOrFails) {
   const Outcome loose = verify({"--max-rmse", "0.5"});
   EXPECT_EQ(loose.exit_code, 0) << loose.err;
@@ -70,6 +98,8 @@ TEST_F(EightBitFiles, KeepsToABudgetOrFails) {
   const Outcome strict = verify({"--max-rmse", "1e-6"});
   EXPECT_EQ(strict.exit_code, 1) << strict.err;
   EXPECT_TRUE(contains(strict.out, "FAIL: no element keeps to an RMSE of 1.00e-06")) << strict.out;
+  EXPECT_TRUE(contains(loose.out, "a cache of float8_e4m3 with a scale for each head does\n")) << loose.out;
+  EXPECT_TRUE(contains(strict.out, "no cache in 8 bits does\n")) << strict.out;
 }
 
 TEST_F(EightBitFiles, RejectsWhatItCannotCompare) {

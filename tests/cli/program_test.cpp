@@ -105,9 +105,9 @@ TEST(Verify, PassesAndShowsEveryResult) {
 TEST(Verify, EightBitShowsEveryIngredient) {
   const Outcome outcome = run_program({"verify", "--eight-bit", "--seqlen", "64", "--heads", "1", "--head-dim", "64"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  for (const char* const row :
-       {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ", "\nK, V alone: e4m3, a scale per head ",
-        "\nK, V alone: int8, a scale per head ", "\nfast: estimate ", "\naccurate: bound "}) {
+  for (const char* const row : {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ",
+                                "\nK, V alone: e4m3, a scale per head ", "\nK, V alone: e4m3, a scale per 32 keys ",
+                                "\nK, V alone: int8, a scale per row ", "\nfast: estimate ", "\naccurate: bound "}) {
     EXPECT_TRUE(contains(outcome.out, row)) << outcome.out;
   }
 }

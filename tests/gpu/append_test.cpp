@@ -23,12 +23,11 @@ class GpuAppend : public FamilyTest {
     const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
     const Status status = append(arguments, tested_execution(stream().get()));
     ASSERT_TRUE(status.ok()) << status.message();
-    download(copies, one, arguments);
+    download(copies, one);
   }
 
-  static void download(DeviceCopies& copies, AppendCase& one, const AppendArguments& arguments) {
-    copies.download({&one.k_cache, &one.v_cache});
-    if (arguments.q_out.given()) copies.download({&one.q_out});
+  static void download(DeviceCopies& copies, AppendCase& one) {
+    for (GuardedTensor* const output : one.outputs()) copies.download({output});
   }
 
   void expect_the_bits_of_the_cpu(const AppendShape& shape, const Placement& placement, std::uint64_t seed) {
@@ -65,13 +64,20 @@ TEST_P(GpuAppend, HasTheBitsOfTheCpu) {
   }
 }
 
-/// Rows of several blocks, blocks of many rows, and every pair of dtypes.
+/// Rows of several blocks, blocks of many rows, every pair of dtypes, and either kind of scales.
 TEST_P(GpuAppend, LongRowsAndManySequences) {
+  struct Cached {
+    DType dtype;
+    bool row_scales;
+  };
   for (const DType source : {DType::float32, DType::float16, DType::bfloat16}) {
-    for (const DType cache : {source, DType::bfloat16, DType::int8, DType::float8_e4m3}) {
+    for (const Cached& cache :
+         {Cached{source, false}, Cached{DType::bfloat16, false}, Cached{DType::int8, false},
+          Cached{DType::float8_e4m3, false}, Cached{DType::int8, true}, Cached{DType::float8_e4m3, true}}) {
       AppendShape shape;
       shape.source = shape.table = source;
-      shape.cache = cache;
+      shape.cache = cache.dtype;
+      shape.row_scales = cache.row_scales;
       shape.packed = shape.queries = true;
       shape.batch = 300;
       shape.capacity = 12;
@@ -92,23 +98,27 @@ TEST_P(GpuAppend, LongRowsAndManySequences) {
 
 /// A replay does the same append again.
 TEST_P(GpuAppend, IsCaptured) {
-  AppendShape shape;
-  shape.rotary_dim = 64;
-  shape.queries = true;
-  AppendCase one(shape, {}, 9);
-  DeviceCopies copies(device());
-  const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-  const auto enqueue = [&] {
-    const Status status = append(arguments, tested_execution(stream().get()));
-    ASSERT_TRUE(status.ok()) << status.message();
-  };
-  enqueue();  // compiles the kernel
-  const CapturedGraph graph(device(), stream(), enqueue);
-  copies.download({&one.q_out});  // waits
-  for (const GuardedTensor* const cache : {&one.k_cache, &one.v_cache, &one.q_out}) copies.upload(*cache);
-  ASSERT_TRUE(graph.launch());
-  download(copies, one, arguments);
-  one.expect_appended();
+  for (const bool row_scales : {false, true}) {
+    AppendShape shape;
+    shape.rotary_dim = 64;
+    shape.queries = true;
+    shape.row_scales = row_scales;
+    if (row_scales) shape.cache = DType::int8;
+    AppendCase one(shape, {}, 9);
+    DeviceCopies copies(device());
+    const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
+    const auto enqueue = [&] {
+      const Status status = append(arguments, tested_execution(stream().get()));
+      ASSERT_TRUE(status.ok()) << status.message();
+    };
+    enqueue();  // compiles the kernel
+    const CapturedGraph graph(device(), stream(), enqueue);
+    copies.download({&one.q_out});  // waits
+    for (const GuardedTensor* const output : one.outputs()) copies.upload(*output);
+    ASSERT_TRUE(graph.launch());
+    download(copies, one);
+    one.expect_appended();
+  }
 }
 
 /// Tensors on the device, without gaps.

@@ -3,10 +3,13 @@
 // keys and used lengths, few queries and many. seeds.h says how seeds are chosen.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
+#include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -115,6 +118,40 @@ TEST_P(GpuStored, PagesMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(100);
   for (const std::uint64_t seed : seeds) {
     if (!pages_match_reference(gpu_stored_case(seed), seed)) return;
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+/// Scales of rows, or of groups of them, that a cache in pages has: NaN behind those of its keys.
+io::HostTensor scales_of_pages(const io::HostTensor& scales, const ForwardArguments& pages, std::int64_t rows) {
+  const std::int64_t units = ceil_div(pages.page_table.shape[1] * pages.k.shape[1], rows);
+  io::HostTensor all = io::make_tensor(DType::float32, {scales.shape[0], scales.shape[1], units});
+  std::fill_n(floats_of(all), io::element_count(all), std::numeric_limits<float>::quiet_NaN());
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(io::element_count(scales)); ++i) {
+    floats_of(all)[i / scales.shape[2] * units + i % scales.shape[2]] = floats_of(scales)[i];
+  }
+  return all;
+}
+
+TEST_P(GpuStored, PagesWithScalesOfRowsMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(60);
+  for (const std::uint64_t seed : seeds) {
+    Random random(seed);
+    StoredCase c = seed % 5 == 0 ? wide_stored_case(seed) : gpu_stored_case(seed);
+    c.packed = c.used = c.bias = false;
+    c.k_rows = random.one_of<std::int64_t>({1, 1, 32, 128});
+    c.v_rows = random.one_of<std::int64_t>({1, 1, 32, c.k_rows});
+    c.fill(seed);
+    std::unique_ptr<CacheCopy> pages;
+    do {
+      pages = std::make_unique<CacheCopy>(c.with_outputs(c.stored()), CacheKind::pages, random);
+    } while (pages->arguments().sequences.leftpad_k.given());
+    ForwardArguments arguments = pages->arguments();
+    const io::HostTensor k_scales = scales_of_pages(c.k.scales, arguments, c.k_rows);
+    const io::HostTensor v_scales = scales_of_pages(c.v.scales, arguments, c.v_rows);
+    arguments.k_descale = io::view(k_scales);
+    arguments.v_descale = io::view(v_scales);
+    if (!matches_reference(arguments, c, seed)) return;
   }
   std::cout << seeds.size() << " configurations\n";
 }

@@ -218,6 +218,10 @@ def append_call(rng, shape):
         "k_cache": numbers(rng, (*rows, shape.head_dim), shape.dtype),
         "v_cache": numbers(rng, (*rows, shape.head_dim_v), shape.dtype),
     }
+    if rng.random() < 0.3:
+        for name in ("k", "v"):
+            outputs[f"{name}_cache"] = rng.integers(-128, 128, outputs[f"{name}_cache"].shape, np.int8)
+            outputs[f"{name}_row_descale"] = numbers(rng, (rows[0], rows[2], rows[1]))
     if shape.head_dim > 1 and rng.random() < 0.6:
         pairs = int(rng.integers(1, shape.head_dim // 2 + 1))
         inputs |= {name: numbers(rng, (room, pairs)) for name in ("cos", "sin")}

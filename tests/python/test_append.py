@@ -78,6 +78,44 @@ def test_eight_bit_caches(generator, dtype, largest):
         assert not v_cache[b, length + NEW :].float().any()
 
 
+def row_scales(rows, largest):
+    """[.., heads, rows] of [.., rows, heads, head_dim]."""
+    return (rows.abs().amax(-1) / largest).clamp(min=2**-80).swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("page_size", [None, PAGE_SIZE])
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.int8, 127), (torch.float8_e4m3fn, 448)])
+def test_scales_of_rows(generator, dtype, largest, page_size):
+    rows = page_size or 12
+    pages = 12 // rows
+    table = torch.from_numpy(generator.permutation(3 * pages).astype(np.int32)).view(3, pages)
+    where = {"page_table": table} if page_size else {"cache_batch_idx": table[:, 0].contiguous()}
+    k_cache, v_cache = (torch.zeros(3 * pages, rows, HEADS, HEAD_DIM, dtype=torch.uint8).view(dtype) for _ in range(2))
+    k_scales, v_scales = (torch.zeros(3 * pages, HEADS, rows) for _ in range(2))
+    k, v = (torch.from_numpy(normal(generator, 3, NEW, HEADS, HEAD_DIM)) for _ in range(2))
+    v[0, 0] *= 1e-3
+    lengths = torch.from_numpy(LENGTHS)
+    strobe.append(k_cache, v_cache, k, v, lengths, k_row_descale=k_scales, v_row_descale=v_scales, **where)
+    gathered = [x[table].transpose(1, 2).reshape(3, HEADS, 12) for x in (k_scales, v_scales)]
+    assert [int(x.count_nonzero()) for x in gathered] == [3 * NEW * HEADS] * 2
+    for b, length in enumerate(LENGTHS):
+        new = slice(length, length + NEW)
+        assert torch.equal(gathered[0][b, :, new], row_scales(k[b], largest))
+        assert torch.equal(gathered[1][b, :, new], row_scales(v[b], largest))
+    wide = [
+        x[table].flatten(1, 2).float() * scale.transpose(1, 2)[..., None]
+        for x, scale in zip((k_cache, v_cache), gathered, strict=True)
+    ]
+    step = 0.5 / 127 if largest == 127 else 2**-4  # of the row's largest
+    for b, length in enumerate(LENGTHS):
+        error = (wide[1][b, length : length + NEW] - v[b]).abs()
+        assert (error <= (1 + 1e-5) * step * v[b].abs().amax(-1, keepdim=True)).all()
+    q = torch.from_numpy(normal(generator, 3, 1, HEADS, HEAD_DIM))
+    scales = {"k_descale": gathered[0], "v_descale": gathered[1]}
+    o = strobe.attention(q, k_cache, v_cache, seqused_k=lengths + NEW, **scales, **where)
+    assert torch.equal(o, strobe.attention(q, *wide, seqused_k=lengths + NEW))
+
+
 def test_left_padding_and_positions(generator):
     cos, sin = angles(generator)
     k, v = (normal(generator, 3, NEW, HEADS, HEAD_DIM) for _ in range(2))

@@ -54,6 +54,33 @@ def test_a_decode_step_is_one_graph(backend):
             assert torch.equal(there[-1], wanted)
 
 
+def step_in_8_bits(k, v, k_scales, v_scales, lengths, q, new):
+    """The same on a cache in 8 bits, of which the append finds the scales of rows."""
+    strobe.append(k, v, *new, lengths, k_row_descale=k_scales, v_row_descale=v_scales)
+    lengths = lengths + 1
+    return strobe.attention(q, k, v, seqused_k=lengths, k_descale=k_scales, v_descale=v_scales), lengths
+
+
+def inputs_in_8_bits():
+    q, *new = (draw(BATCH, 1, heads, HEAD_DIM, seed=4 + heads) for heads in (HEADS, HEADS_KV, HEADS_KV))
+    caches = [torch.zeros(BATCH, 30, HEADS_KV, HEAD_DIM, dtype=torch.int8) for _ in range(2)]
+    scales = [torch.zeros(BATCH, HEADS_KV, 30) for _ in range(2)]
+    return [*caches, *scales, torch.tensor([5, 0, 23], dtype=torch.int32), q, new]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_decode_step_in_8_bits_is_one_graph(backend):
+    here, there = inputs_in_8_bits(), inputs_in_8_bits()
+    run = compiled(step_in_8_bits, backend=backend)
+    with torch.no_grad():
+        for _ in range(2):
+            (wanted, here[4]), (result, there[4]) = step_in_8_bits(*here), run(*there)
+            assert torch.equal(result, wanted)
+            for x, y in zip(here[:5], there[:5], strict=True):
+                assert torch.equal(x, y)
+    assert here[2].count_nonzero() == 2 * BATCH * HEADS_KV
+
+
 CALLS = {
     "plain": {},
     "lse and max_logits": {"return_lse": True, "return_max_logits": True, "causal": "top_left"},
@@ -93,6 +120,10 @@ def test_operators_say_what_they_write():
     names = strobe._appended.TENSOR_NAMES
     arguments = (k, v, *new, lengths, q.clone(), *(tensors.get(name) for name in names), False, True, 0, "automatic")
     checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.strobe.append.default, arguments, test_utils=checks)
+    k8, v8, k_scales, v_scales, lengths, _, new = inputs_in_8_bits()
+    tensors = {"k_row_descale": k_scales, "v_row_descale": v_scales}
+    arguments = (k8, v8, *new, lengths, None, *(tensors.get(name) for name in names), False, True, 0, "automatic")
     torch.library.opcheck(torch.ops.strobe.append.default, arguments, test_utils=checks)
     options = strobe.torch.ops.arguments_of(q, {"page_table": table}, strobe.torch.graphs._ATTENTION)
     arguments = (q, k, v, out, None, None, *options)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eight_bit_calls.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,6 +16,8 @@
 namespace strobe::program {
 namespace {
 
+constexpr std::int64_t kRowsOfGroup = 32;  // of ScaleUnit::group
+
 const float* floats(const io::HostTensor& tensor) { return reinterpret_cast<const float*>(tensor.bytes.data()); }
 
 double rmse(const io::HostTensor& actual, const io::HostTensor& expected) {
@@ -26,23 +30,77 @@ double rmse(const io::HostTensor& actual, const io::HostTensor& expected) {
   return std::sqrt(sum / static_cast<double>(count));
 }
 
-/// [batch, heads, 1]: the largest magnitude of each sequence and head of [batch, seqlen, heads, head_dim] over
-/// `largest`, as quantize() has it.
-io::HostTensor scales_of_heads(const io::HostTensor& rows, float largest) {
+/// [batch, heads, units]: the largest magnitude of every `unit` rows of each sequence and head of [batch, seqlen,
+/// heads, head_dim] over `largest`, as quantize() has it.
+io::HostTensor scales_of(const io::HostTensor& rows, std::int64_t unit, float largest) {
   const std::int64_t batch = rows.shape[0], seqlen = rows.shape[1], heads = rows.shape[2], columns = rows.shape[3];
-  io::HostTensor scales = io::make_tensor(DType::float32, {batch, heads, 1});
+  const std::int64_t units = std::max<std::int64_t>((seqlen + unit - 1) / unit, 1);
+  io::HostTensor scales = io::make_tensor(DType::float32, {batch, heads, units});
   auto* const to = reinterpret_cast<float*>(scales.bytes.data());
-  std::fill_n(to, batch * heads, 0x1p-80F);
+  std::fill_n(to, batch * heads * units, 0x1p-80F);
   const float* from = floats(rows);
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t row = 0; row < seqlen; ++row) {
       for (std::int64_t head = 0; head < heads; ++head, from += columns) {
-        float& scale = to[b * heads + head];
+        float& scale = to[(b * heads + head) * units + row / unit];
         for (std::int64_t i = 0; i < columns; ++i) scale = std::max(scale, std::abs(from[i]) / largest);
       }
     }
   }
   return scales;
+}
+
+/// Entries [first, first + count) of an axis.
+TensorView part(TensorView view, std::size_t axis, std::int64_t first, std::int64_t count) {
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  view.data = static_cast<std::byte*>(view.data) + first * view.strides[axis] * size;
+  view.shape[axis] = count;
+  return view;
+}
+
+/// A cache of K and V in 8 bits.
+struct StoredCache {
+  io::HostTensor k, v, k_scales, v_scales;
+};
+
+/// K and V in a cache with a scale for each head of every `unit` rows, appended unit by unit.
+Result<StoredCache> stored_by_units(io::HostTensor& k, io::HostTensor& v, DType element, std::int64_t unit,
+                                    const Execution& execution) {
+  const float largest = element == DType::int8 ? 127.0F : 448.0F;
+  StoredCache cache{io::make_tensor(element, k.shape), io::make_tensor(element, v.shape), scales_of(k, unit, largest),
+                    scales_of(v, unit, largest)};
+  const io::HostTensor none = io::make_tensor(DType::int32, {k.shape[0]});  // rows that are there before: zeros
+  for (std::int64_t first = 0; first < k.shape[1]; first += unit) {
+    const std::int64_t count = std::min(unit, k.shape[1] - first);
+    const Status status = append({.k_cache = part(io::view(cache.k), 1, first, count),
+                                  .v_cache = part(io::view(cache.v), 1, first, count),
+                                  .k_new = part(io::view(k), 1, first, count),
+                                  .v_new = part(io::view(v), 1, first, count),
+                                  .cache_seqlens = io::view(none),
+                                  .k_descale = part(io::view(cache.k_scales), 2, first / unit, 1),
+                                  .v_descale = part(io::view(cache.v_scales), 2, first / unit, 1)},
+                                 execution);
+    if (!status.ok()) return status;
+  }
+  return cache;
+}
+
+/// K and V in a cache with a scale for each row of a head, which append() finds.
+Result<StoredCache> stored_by_rows(io::HostTensor& k, io::HostTensor& v, DType element, const Execution& execution) {
+  const std::vector<std::int64_t> scales{k.shape[0], k.shape[2], k.shape[1]};
+  StoredCache cache{io::make_tensor(element, k.shape), io::make_tensor(element, v.shape),
+                    io::make_tensor(DType::float32, scales), io::make_tensor(DType::float32, scales)};
+  const io::HostTensor none = io::make_tensor(DType::int32, {k.shape[0]});
+  const Status status = append({.k_cache = io::view(cache.k),
+                                .v_cache = io::view(cache.v),
+                                .k_new = io::view(std::as_const(k)),
+                                .v_new = io::view(std::as_const(v)),
+                                .cache_seqlens = io::view(none),
+                                .k_row_descale = io::view(cache.k_scales),
+                                .v_row_descale = io::view(cache.v_scales)},
+                               execution);
+  if (!status.ok()) return status;
+  return cache;
 }
 
 }  // namespace
@@ -78,8 +136,14 @@ std::vector<Ingredients> ingredients() {
           {"int8, all: the default", int8}};
 }
 
-const char* name_of_cache(DType element) {
-  return element == DType::int8 ? "K, V alone: int8, a scale per head" : "K, V alone: e4m3, a scale per head";
+const char* name_of_unit(const CacheFormat& format) {
+  if (format.unit == ScaleUnit::head) return "head";
+  return format.unit == ScaleUnit::group ? "32 keys" : "row";
+}
+
+std::string name_of(const CacheFormat& format) {
+  return fmt::format("K, V alone: {}, a scale per {}", format.element == DType::int8 ? "int8" : "e4m3",
+                     name_of_unit(format));
 }
 
 EightBitCalls::EightBitCalls(io::HostTensor q, io::HostTensor k, io::HostTensor v, const AttentionOptions& options,
@@ -97,35 +161,32 @@ Status EightBitCalls::run_eight_bit(const QuantizeOptions& quantize) {
 }
 
 Status EightBitCalls::run_bfloat16() {
-  const io::HostTensor q = converted(q_, DType::bfloat16);
   const io::HostTensor k = converted(k_, DType::bfloat16);
   const io::HostTensor v = converted(v_, DType::bfloat16);
-  io::HostTensor o = io::make_tensor(DType::bfloat16, o_.shape);
-  if (Status status = run({.q = io::view(q), .k = io::view(k), .v = io::view(v)}, o); !status.ok()) return status;
-  o_ = converted(o, DType::float32);
-  return {};
+  return run_with_bfloat16_queries({.k = io::view(k), .v = io::view(v)});
 }
 
-Status EightBitCalls::run_cache(DType element) {
-  const float largest = element == DType::int8 ? 127.0F : 448.0F;
-  const io::HostTensor k_scales = scales_of_heads(k_, largest), v_scales = scales_of_heads(v_, largest);
-  io::HostTensor k = io::make_tensor(element, k_.shape), v = io::make_tensor(element, v_.shape);
-  const io::HostTensor none = io::make_tensor(DType::int32, {k_.shape[0]});  // rows that are there before: zeros
-  Status status = append({.k_cache = io::view(k),
-                          .v_cache = io::view(v),
-                          .k_new = io::view(std::as_const(k_)),
-                          .v_new = io::view(std::as_const(v_)),
-                          .cache_seqlens = io::view(none),
-                          .k_descale = io::view(k_scales),
-                          .v_descale = io::view(v_scales)},
-                         execution_);
-  if (!status.ok()) return status;
-  return run({.q = io::view(q_),
-              .k = io::view(std::as_const(k)),
-              .v = io::view(std::as_const(v)),
-              .k_descale = io::view(k_scales),
-              .v_descale = io::view(v_scales)},
-             o_);
+Status EightBitCalls::run_cache(const CacheFormat& format) {
+  const std::int64_t seqlen = std::max<std::int64_t>(k_.shape[1], 1);
+  const Result<StoredCache> cache =
+      format.unit == ScaleUnit::row && k_.shape[1] > 0
+          ? stored_by_rows(k_, v_, format.element, execution_)
+          : stored_by_units(k_, v_, format.element, format.unit == ScaleUnit::group ? kRowsOfGroup : seqlen,
+                            execution_);
+  if (!cache.ok()) return cache.status();
+  return run_with_bfloat16_queries({.k = io::view(cache->k),
+                                    .v = io::view(cache->v),
+                                    .k_descale = io::view(cache->k_scales),
+                                    .v_descale = io::view(cache->v_scales)});
+}
+
+Status EightBitCalls::run_with_bfloat16_queries(ForwardArguments arguments) {
+  const io::HostTensor q = converted(q_, DType::bfloat16);
+  io::HostTensor o = io::make_tensor(DType::bfloat16, o_.shape);
+  arguments.q = io::view(q);
+  if (Status status = run(arguments, o); !status.ok()) return status;
+  o_ = converted(o, DType::float32);
+  return {};
 }
 
 Result<QuantizationPlan> EightBitCalls::plan(QuantizationMode mode) const {

@@ -24,8 +24,21 @@ std::vector<Ingredients> ingredients();
 /// The faster one first.
 inline constexpr DType kEightBitElements[] = {DType::float8_e4m3, DType::int8};
 
-/// K and V alone in `element`, by name.
-const char* name_of_cache(DType element);
+/// K and V alone in 8 bits, and which of a head's rows share a scale.
+struct CacheFormat {
+  DType element;
+  ScaleUnit unit;  // head, group or row
+};
+
+inline constexpr CacheFormat kCacheFormats[] = {
+    {DType::float8_e4m3, ScaleUnit::head}, {DType::float8_e4m3, ScaleUnit::group}, {DType::float8_e4m3, ScaleUnit::row},
+    {DType::int8, ScaleUnit::head},        {DType::int8, ScaleUnit::group},        {DType::int8, ScaleUnit::row}};
+
+/// "head", "32 keys" or "row".
+const char* name_of_unit(const CacheFormat& format);
+
+/// "K, V alone: int8, a scale per row"
+std::string name_of(const CacheFormat& format);
 
 /// q, k and v, what exact attention makes of them, and what a call on fewer bits does.
 class EightBitCalls {
@@ -40,8 +53,8 @@ class EightBitCalls {
   Status run_eight_bit(const QuantizeOptions& quantize);
   Status run_bfloat16();
 
-  /// K and V alone in `element`, with a scale for each sequence and head, as a cache has them.
-  Status run_cache(DType element);
+  /// q in bfloat16 on a cache of K and V. append() writes it, and of rows finds the scales, too.
+  Status run_cache(const CacheFormat& format);
 
   Result<QuantizationPlan> plan(QuantizationMode mode) const;
 
@@ -56,6 +69,7 @@ class EightBitCalls {
 
  private:
   Status run(ForwardArguments arguments, io::HostTensor& o) const;
+  Status run_with_bfloat16_queries(ForwardArguments arguments);
 
   const AttentionOptions& options_;
   const Execution execution_;

@@ -47,7 +47,7 @@ EightBitCalls calls_on(const reference::EightBitTensors& made, const Extents& ex
 std::vector<std::string> row_names(const std::vector<Ingredients>& ingredients) {
   std::vector<std::string> names{"bfloat16"};
   for (const Ingredients& one : ingredients) names.emplace_back(one.name);
-  for (const DType element : kEightBitElements) names.emplace_back(name_of_cache(element));
+  for (const CacheFormat& format : kCacheFormats) names.push_back(name_of(format));
   return names;
 }
 
@@ -63,8 +63,8 @@ Status for_each_row(EightBitCalls& inputs, const std::vector<Ingredients>& ingre
   for (const Ingredients& one : ingredients) {
     if (status.ok()) status = after(inputs.run_eight_bit(one.options));
   }
-  for (const DType element : kEightBitElements) {
-    if (status.ok()) status = after(inputs.run_cache(element));
+  for (const CacheFormat& format : kCacheFormats) {
+    if (status.ok()) status = after(inputs.run_cache(format));
   }
   return status;
 }
@@ -181,7 +181,7 @@ class EightBitReport {
   bool is_long() const { return extents_.keys > extents_.queries; }
 
   std::int64_t steps() const {
-    const auto rows = static_cast<std::int64_t>(1 + ingredients_.size() + std::size(kEightBitElements));
+    const auto rows = static_cast<std::int64_t>(1 + ingredients_.size() + std::size(kCacheFormats));
     const auto kinds = static_cast<std::int64_t>(std::size(reference::kEightBitInputs));
     return is_long() ? rows * (kinds + 1) : (rows + static_cast<std::int64_t>(kModes.size())) * kinds;
   }

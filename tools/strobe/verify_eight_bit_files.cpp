@@ -24,6 +24,11 @@
 namespace strobe::program {
 namespace {
 
+struct MeasuredCache {
+  CacheFormat format;
+  double rmse;
+};
+
 /// Errors of one set of tensors, as tables and for programs.
 class FilesReport {
  public:
@@ -45,6 +50,8 @@ class FilesReport {
   ExitCode print(const std::string& title) {
     print_wrapped(fmt::format("RMSE of O against float32, quantisation included: {}\n\n", title));
     print_text("{}\n", errors_.text(output_columns()));
+    print_wrapped("Caches of K and V in 8 bits, beside q in bfloat16; append() writes scales of heads and of rows\n\n");
+    print_text("{}\n", caches_table_.text(output_columns()));
     print_wrapped(fmt::format("What each element needs, to be within {:.0f}% of its least error\n\n",
                               100.0 * (kNeedTolerance - 1.0)));
     print_text("{}\n", needs_table_.text(output_columns()));
@@ -53,6 +60,10 @@ class FilesReport {
     print_wrapped(one == nullptr
                       ? fmt::format("FAIL: no element keeps to an RMSE of {:.2e}: take 16 bits\n", *max_rmse_)
                       : fmt::format("{} keeps to an RMSE of {:.2e}\n", name_of(one->options.element), *max_rmse_));
+    const MeasuredCache* const cache = chosen_cache();
+    print_wrapped(cache == nullptr ? std::string("no cache in 8 bits does\n")
+                                   : fmt::format("a cache of {} with a scale for each {} does\n",
+                                                 name_of(cache->format.element), name_of_unit(cache->format)));
     return one == nullptr ? ExitCode::check_failed : ExitCode::ok;
   }
 
@@ -69,7 +80,9 @@ class FilesReport {
                                    {"center_k", options.center_k},
                                    {"rmse", need.rmse}});
     }
-    if (max_rmse_) document["chosen"] = chosen() ? nlohmann::ordered_json(name_of(chosen()->options.element)) : nullptr;
+    if (!max_rmse_) return document;
+    document["chosen"] = chosen() ? nlohmann::ordered_json(name_of(chosen()->options.element)) : nullptr;
+    document["chosen_cache"] = chosen_cache() ? nlohmann::ordered_json(name_of(chosen_cache()->format)) : nullptr;
     return document;
   }
 
@@ -84,9 +97,12 @@ class FilesReport {
       measured_.push_back({one.options, calls_.error()});
       add_row(one.name);
     }
-    for (const DType element : kEightBitElements) {
-      if (Status status = calls_.run_cache(element); !status.ok()) return status;
-      add_row(name_of_cache(element));
+    for (const CacheFormat& format : kCacheFormats) {
+      if (Status status = calls_.run_cache(format); !status.ok()) return status;
+      caches_.push_back({format, calls_.error()});
+      caches_table_.add_row({name_of(format.element), name_of_unit(format), fmt::format("{:.2e}", calls_.error()),
+                             of_bfloat16(calls_.error())});
+      add_result(name_of(format));
     }
     return {};
   }
@@ -94,6 +110,10 @@ class FilesReport {
   /// The last run's error.
   void add_row(const std::string& operands) {
     errors_.add_row({operands, fmt::format("{:.2e}", calls_.error()), of_bfloat16(calls_.error())});
+    add_result(operands);
+  }
+
+  void add_result(const std::string& operands) {
     rows_.push_back({{"operands", operands}, {"rmse", calls_.error()}});
     progress_.update(++done_);
   }
@@ -127,9 +147,20 @@ class FilesReport {
     return found == needs_.end() ? nullptr : &*found;
   }
 
+  /// The one that takes the least memory of those that keep to the budget; null where none does.
+  const MeasuredCache* chosen_cache() const {
+    for (const ScaleUnit unit : {ScaleUnit::head, ScaleUnit::group, ScaleUnit::row}) {
+      const auto found = std::ranges::find_if(
+          caches_, [&](const MeasuredCache& cache) { return cache.format.unit == unit && cache.rmse <= *max_rmse_; });
+      if (found != caches_.end()) return &*found;
+    }
+    return nullptr;
+  }
+
   /// At most.
   static std::int64_t steps() {
-    return static_cast<std::int64_t>(ingredients().size() + 1 + std::size(kEightBitElements) * (1 + kSimplestCalls));
+    return static_cast<std::int64_t>(1 + ingredients().size() + std::size(kCacheFormats) +
+                                     std::size(kEightBitElements) * kSimplestCalls);
   }
 
   EightBitCalls& calls_;
@@ -138,7 +169,10 @@ class FilesReport {
   std::int64_t done_ = 0;
   double bfloat16_ = 0.0;
   std::vector<MeasuredQuantization> measured_, needs_;
+  std::vector<MeasuredCache> caches_;
   Table errors_{{{"operands", Table::Align::left}, {"RMSE"}, {"of bfloat16's"}}};
+  Table caches_table_{
+      {{"element", Table::Align::left}, {"a scale for each", Table::Align::left}, {"RMSE"}, {"of bfloat16's"}}};
   Table needs_table_{{{"element", Table::Align::left},
                       {"scales\nof Q", Table::Align::left},
                       {"\nof K", Table::Align::left},

@@ -22,9 +22,18 @@ LIBRARY.define(
     f"{', '.join(f'{schema} {name}' for name, schema in _ATTENTION.items())}) -> ()",
     tags=torch.Tag.pt2_compliant_tag,
 )
+
+
+def _append_schema(name: str) -> str:
+    """The type of an optional tensor: one that is written has a letter of its own."""
+    if name not in _appended.WRITTEN_SCALES:
+        return f"Tensor? {name}"
+    return f"Tensor({'de'[_appended.WRITTEN_SCALES.index(name)]}!)? {name}"
+
+
 LIBRARY.define(
     "append(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k_new, Tensor v_new, Tensor cache_seqlens, "
-    f"Tensor(c!)? q_out, {', '.join(f'Tensor? {name}' for name in _appended.TENSOR_NAMES)}, "
+    f"Tensor(c!)? q_out, {', '.join(map(_append_schema, _appended.TENSOR_NAMES))}, "
     "bool interleaved, bool q_in_order, SymInt threads, str engine) -> ()",
     tags=torch.Tag.pt2_compliant_tag,
 )

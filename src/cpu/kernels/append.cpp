@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
 
 #include "call/eight_bit.h"
 #include "cpu/kernels/append.h"
@@ -77,6 +80,29 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<Floats>> to_float8(Vec quotient) {
   return hn::Or(rounded, sign);
 }
 
+/// The largest magnitude; infinity or NaN where the row holds one. `from` is padded.
+/// As integers magnitudes have the order of the numbers, and NaNs are the largest.
+HWY_INLINE float largest_magnitude(const float* HWY_RESTRICT from, std::int64_t count) {
+  const Floats d;
+  const Ints bits;
+  auto largest = hn::Zero(bits);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const auto exists = hn::FirstN(d, static_cast<std::size_t>(std::min(kLanes, count - i)));
+    const Vec magnitude = hn::IfThenElseZero(exists, hn::Abs(hn::LoadU(d, from + i)));
+    largest = hn::Max(largest, hn::BitCast(bits, magnitude));
+  }
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(bits, largest)));
+}
+
+/// The scale that a row of T has of its own: NaN where it holds numbers that are not finite, which T has no room for.
+template <class T>
+HWY_INLINE float row_scale(const float* HWY_RESTRICT from, std::int64_t count) {
+  const float largest = largest_magnitude(from, count);
+  if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
+  constexpr bool kInt8 = std::is_same_v<T, std::int8_t>;
+  return std::max(largest / largest_element(kInt8 ? DType::int8 : DType::float8_e4m3), kSmallestScale);
+}
+
 /// Rounds to T; `from` is padded.
 template <class T>
 HWY_INLINE void narrow_row(const float* HWY_RESTRICT from, std::int64_t count, float scale, T* HWY_RESTRICT to) {
@@ -144,7 +170,16 @@ HWY_INLINE void convert_heads_as(const HeadRows& rows, const Angles& angles) {
       rotate(angles, rows.columns, wide.data(), turned.data());
       row = turned.data();
     }
-    const float scale = rows.scales == nullptr ? 1.0F : rows.scales[head * rows.scale_stride];
+    float scale = rows.scales == nullptr ? 1.0F : rows.scales[head * rows.scale_stride];
+    if constexpr (sizeof(To) == 1) {
+      if (rows.row_scales != nullptr) {
+        scale = rows.row_scales[head * rows.scale_stride] = row_scale<To>(row, rows.columns);
+        if (std::isnan(scale)) {
+          std::fill_n(to + head * rows.to_stride, rows.columns, To{});
+          continue;
+        }
+      }
+    }
     narrow_row(row, rows.columns, scale, to + head * rows.to_stride);
   }
 }

@@ -33,7 +33,9 @@ struct HeadRows {
   std::int64_t to_stride;
   std::int64_t heads;
   std::int64_t columns;
-  const float* scales;  // of an 8-bit `to`, else null
+  // Of an 8-bit `to`, one scale a head: those that the row is divided by, or where those that it has are written.
+  const float* scales;
+  float* row_scales;  // or null
   std::int64_t scale_stride;
 };
 

@@ -8,7 +8,7 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "call/eight_bit.h"
+#include "call/limits.h"
 #include "gpu/params/append_places.h"
 #include "gpu/params/element.h"
 
@@ -50,7 +50,8 @@ AppendConfig config_of(const AppendArguments& a) {
           .rotation = !a.cos.given()  ? Rotation::none
                       : a.interleaved ? Rotation::interleaved
                                       : Rotation::halves,
-          .aligned = is_aligned(a)};
+          .aligned = is_aligned(a),
+          .row_scales = a.k_row_descale.given()};
 }
 
 std::int64_t stride_of(const ConstTensorView& view, int from_last) {
@@ -95,24 +96,44 @@ void set_destination(const TensorView& to, AppendedRows& rows) {
   rows.to_head = stride_of(view, 2);
 }
 
-void set_scales(const ConstTensorView& scales, AppendedRows& rows) {
+/// Of heads, or of rows.
+void set_scales(const ConstTensorView& scales, const TensorView& row_scales, AppendedRows& rows) {
+  if (row_scales.given()) {
+    rows.row_scales = static_cast<float*>(row_scales.data);
+    rows.scale_batch = row_scales.strides[0];
+    rows.scale_head = row_scales.strides[1];
+    rows.scale_row = row_scales.strides[2];
+    return;
+  }
   if (!scales.given()) return;
   rows.scales = data_of<float>(scales);
   rows.scale_batch = scales.shape[0] > 1 ? scales.strides[0] : 0;
   rows.scale_head = scales.shape[1] > 1 ? scales.strides[1] : 0;
 }
 
+// The items of one head fit in a block.
+static_assert(kMaxHeadDim <= auxiliary::kMostBlockItems && kMaxHeadDimV <= auxiliary::kMostBlockItems);
+
+/// Items of a row that one block takes, of at most `block_items`. Where rows have scales of their own a block has whole
+/// heads: at least one, which may have more items than `block_items`.
+std::int64_t items_of_chunk(std::int64_t block_items, const AppendedRows& rows) {
+  const std::int64_t unit = rows.row_scales == nullptr ? 1 : static_cast<std::int64_t>(rows.items_per_head.divisor);
+  const std::int64_t units = rows.items / unit;
+  const std::int64_t chunks = ceil_div<std::int64_t>(units, std::max<std::int64_t>(block_items / unit, 1));
+  return ceil_div<std::int64_t>(units, chunks) * unit;
+}
+
 /// Blocks of about `block_items` items: some rows each, or part of one.
 void cut(std::int64_t block_items, AppendedRows& rows) {
   if (rows.rows == 0 || rows.items == 0) return;
-  const std::int64_t chunks = ceil_div<std::int64_t>(rows.items, block_items);
-  const std::int64_t chunk_items = ceil_div<std::int64_t>(rows.items, chunks);
+  const std::int64_t chunk_items = items_of_chunk(block_items, rows);
   rows.chunks = static_cast<int>(ceil_div<std::int64_t>(rows.items, chunk_items));
   rows.items_of_chunk = divisor_of(chunk_items);
   rows.rows_apart =
       auxiliary::kAppendThreads % chunk_items == 0 ? static_cast<int>(auxiliary::kAppendThreads / chunk_items) : 0;
   rows.rows_per_block =
-      rows.chunks > 1 ? 1 : static_cast<int>(std::min<std::int64_t>(block_items / chunk_items, auxiliary::kMostRows));
+      rows.chunks > 1 ? 1
+                      : static_cast<int>(std::clamp<std::int64_t>(block_items / chunk_items, 1, auxiliary::kMostRows));
   rows.blocks = static_cast<int>(ceil_div(rows.rows, rows.rows_per_block) * rows.chunks);
 }
 
@@ -138,8 +159,8 @@ AppendParams params_of(const AppendArguments& a, const AppendConfig& config) {
   params.v = rows_of(as_they_are, a.v_new, a.cu_seqlens_new, {}, 0);
   set_destination(a.k_cache, params.k);
   set_destination(a.v_cache, params.v);
-  set_scales(a.k_descale, params.k);
-  set_scales(a.v_descale, params.v);
+  set_scales(a.k_descale, a.k_row_descale, params.k);
+  set_scales(a.v_descale, a.v_row_descale, params.v);
   if (a.q.given()) {
     params.q = rows_of(config, a.q, a.cu_seqlens_q, a.positions_q, pairs);
     set_destination(a.q_out, params.q);

@@ -21,7 +21,8 @@ constexpr auto fields_of(const AppendConfig&) {
   using Config = AppendConfig;
   using gpu::field;
   return gpu::all_fields(field("source", &Config::source), field("cache", &Config::cache),
-                         field("rotation", &Config::rotation), field("aligned", &Config::aligned));
+                         field("rotation", &Config::rotation), field("aligned", &Config::aligned),
+                         field("row_scales", &Config::row_scales));
 }
 
 }  // namespace strobe::auxiliary

@@ -45,6 +45,13 @@ void add_appends(std::string_view architecture, PackList& list) {
       }
     }
   }
+  // Scales of rows, as models in bfloat16 take them: keys that are rotated already, or in the way of most models.
+  for (const Element cache : {int8, e4m3}) {
+    for (const auto rotation : {auxiliary::Rotation::none, auxiliary::Rotation::halves}) {
+      const auxiliary::AppendConfig config{.source = bf16, .cache = cache, .rotation = rotation, .row_scales = true};
+      list.add(append_variant(config, architecture), 0);
+    }
+  }
 }
 
 AttentionProblem with_text_mask(AttentionProblem problem, std::string_view mask) {

@@ -10,6 +10,8 @@
 
 namespace strobe::auxiliary {
 
+inline constexpr float kLargestE4m3 = 448.0F;
+
 /// `count` elements as they lie in memory, the first in the lowest bits.
 template <Element stored, int count>
 struct VectorWords {

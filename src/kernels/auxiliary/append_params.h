@@ -17,6 +17,7 @@ struct AppendConfig {
   Rotation rotation = Rotation::none;
   // 16 bytes of new rows are one access, and so are the elements in the cache and the angles that belong to them.
   bool aligned = true;
+  bool row_scales = false;  // of a cache of 8 bits: computed and written, one a row, instead of read
 
   bool operator==(const AppendConfig&) const = default;
 };
@@ -24,6 +25,7 @@ struct AppendConfig {
 constexpr int kAppendThreads = 256;
 constexpr int kMostItems = 4;   // of a thread, whose loads are on their way at once
 constexpr int kMostRows = 256;  // of a block
+constexpr int kMostBlockItems = kAppendThreads * kMostItems;
 
 /// Elements of an access.
 constexpr int append_vector(const AppendConfig& c) { return c.aligned ? 16 / bytes_of(c.source) : 1; }
@@ -34,10 +36,12 @@ struct AppendedRows {
   long long from_batch, from_row, from_head;  // strides in elements; packed: one batch
   void* to;
   long long to_batch, to_row, to_head;  // of an entry or page of the cache; of q_out
-  const float* scales;                  // of a cache of 8 bits
-  long long scale_batch, scale_head;
-  const int* cu_seqlens;  // null: batched
-  const int* positions;   // null: from the lengths
+  // Of a cache of 8 bits: scales of heads, which are read, or of the cache's rows, which are written.
+  const float* scales;
+  float* row_scales;
+  long long scale_batch, scale_head, scale_row;  // batch: of a sequence; of rows: of an entry or page
+  const int* cu_seqlens;                         // null: batched
+  const int* positions;                          // null: from the lengths
   long long positions_batch;
   Divisor seqlen;  // of batched rows
   Divisor items_per_head;

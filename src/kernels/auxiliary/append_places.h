@@ -14,6 +14,14 @@ struct RowPlace {
   int position;  // of its angles; less than 0: there are none
 };
 
+/// A row of the cache.
+struct CacheRow {
+  int entry;  // or page; less than 0: there is no such row
+  int row;    // of the entry or page
+  int sequence;
+  int position;  // of its angles
+};
+
 /// The last of `batch` sequences that begins at or before a row, which is at or behind sequence `low`: near it, most
 /// often.
 constexpr int sequence_from(const int* cu_seqlens, int batch, int row, int low) {
@@ -79,10 +87,10 @@ constexpr int position_of(const AppendParams& params, const AppendedRows& rows, 
   return position >= 0 && position < params.positions ? static_cast<int>(position) : -1;
 }
 
-/// The place of a new row in the cache.
-constexpr RowPlace place_in_cache(const AppendParams& params, const AppendedRows& rows, int row,
-                                  const NearSequence& near) {
-  constexpr RowPlace kNowhere{-1, 0, -1};
+/// Where in the cache a new row goes.
+constexpr CacheRow row_in_cache(const AppendParams& params, const AppendedRows& rows, int row,
+                                const NearSequence& near) {
+  constexpr CacheRow kNowhere{-1, 0, 0, -1};
   const RowOfSequence of = row_of_sequence(rows, params.batch, row, near);
   if (of.index < 0) return kNowhere;
   const int position = params.pairs > 0 ? position_of(params, params.k, row, of, true) : 0;
@@ -101,7 +109,23 @@ constexpr RowPlace place_in_cache(const AppendParams& params, const AppendedRows
     if (params.cache_batch_idx != nullptr) entry = params.cache_batch_idx[of.sequence];
   }
   if (entry < 0 || entry >= params.entries) return kNowhere;
-  return {entry * rows.to_batch + entry_row * rows.to_row, of.sequence, position};
+  return {entry, entry_row, of.sequence, position};
+}
+
+constexpr RowPlace place_of(const AppendedRows& rows, const CacheRow& at) {
+  if (at.entry < 0) return {-1, 0, -1};
+  return {at.entry * rows.to_batch + at.row * rows.to_row, at.sequence, at.position};
+}
+
+/// The place of a new row in the cache.
+constexpr RowPlace place_in_cache(const AppendParams& params, const AppendedRows& rows, int row,
+                                  const NearSequence& near) {
+  return place_of(rows, row_in_cache(params, rows, row, near));
+}
+
+/// The scale of a row's first head, in elements from the first: of scales of rows.
+constexpr long long scale_of(const AppendedRows& rows, const CacheRow& at) {
+  return at.entry * rows.scale_batch + at.row * rows.scale_row;
 }
 
 /// The place of a rotated query.

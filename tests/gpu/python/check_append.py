@@ -24,11 +24,12 @@ class Case:
     """New rows for `batch` sequences that have `length` rows, and the cache that they go to."""
 
     def __init__(self, batch, count, length, *, dtype=torch.bfloat16, cache=None, heads=(32, 8), head_dim=128,
-                 page_size=16, rotation=None, rotary_dim=None, queries=False, packed=False):  # fmt: skip
+                 page_size=16, rotation=None, rotary_dim=None, queries=False, packed=False,
+                 row_scales=False):  # fmt: skip
         cache = cache or dtype
         heads_q, heads_kv = heads
         self.name = f"{batch} x {count} rows, {dtype} to {cache}, {heads} heads of {head_dim}, pages of {page_size}"
-        self.name += f", {rotation}" + ", q" * queries + ", packed" * packed
+        self.name += f", {rotation}" + ", q" * queries + ", packed" * packed + ", scales of rows" * row_scales
         rows = (batch * count,) if packed else (batch, count)
         k, v = (torch.randn(*rows, heads_kv, head_dim, device="cuda").to(dtype) for _ in "kv")
         capacity = length + count
@@ -57,7 +58,10 @@ class Case:
                     options["cu_seqlens_q"] = options["cu_seqlens_new"]
                 self.read.append(q)
                 self.written.append(options["q_out"])
-        if cache.itemsize == 1:
+        if row_scales:
+            options |= {f"{x}_row_descale": torch.zeros(shape[0], heads_kv, shape[1], device="cuda") for x in "kv"}
+            self.written += [x[..., 0].float() for x in (k, v)]
+        elif cache.itemsize == 1:
             scale = torch.full((1, heads_kv, 1), 0.03, device="cuda")
             options |= {"k_descale": scale, "v_descale": scale}
         self.arguments = (*self.caches, k, v, lengths)
@@ -75,8 +79,8 @@ class Case:
         strobe_api.Append(*on_cpu, **options).run()
         self.append.run()
         pairs = [*zip(on_cpu[:2], self.caches, strict=True)]
-        if "q_out" in options:
-            pairs.append((options["q_out"], self.options["q_out"]))
+        outputs = [name for name in ("q_out", "k_row_descale", "v_row_descale") if name in options]
+        pairs += [(options[name], self.options[name]) for name in outputs]
         good = all(torch.equal(x.view(torch.uint8), y.cpu().view(torch.uint8)) for x, y in pairs)
         if not good:
             print(f"WRONG {self.name}", flush=True)
@@ -86,9 +90,10 @@ class Case:
 def cases():
     dtypes = [torch.bfloat16, torch.float16, torch.float32]
     for dtype, rotation, packed in itertools.product(dtypes, (None, "halves", "interleaved"), (False, True)):
-        for cache in (dtype, torch.int8, FP8):
+        for cache, row_scales in ((dtype, False), *itertools.product((torch.int8, FP8), (False, True))):
             yield (3, 37, 50), {
-                "dtype": dtype, "cache": cache, "rotation": rotation, "queries": True, "packed": packed
+                "dtype": dtype, "cache": cache, "rotation": rotation, "queries": True, "packed": packed,
+                "row_scales": row_scales,
             }  # fmt: skip
     for page_size in (0, 1, 100):
         yield (64, 1, 99), {"page_size": page_size, "rotation": "halves", "rotary_dim": 64, "queries": True}
@@ -141,6 +146,9 @@ def measure_large():
         {"cache": torch.int8},
         {"cache": FP8},
         {"cache": FP8, "rotation": "halves"},
+        {"cache": torch.int8, "row_scales": True},
+        {"cache": FP8, "row_scales": True},
+        {"cache": FP8, "rotation": "halves", "row_scales": True},
         {"dtype": torch.float32, "cache": torch.bfloat16},
         {"head_dim": 64, "heads": (64, 8), "rotation": "halves"},
     ):

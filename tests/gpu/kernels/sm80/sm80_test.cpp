@@ -291,12 +291,12 @@ TEST_F(Sm80Compile, KeepsAppendsInRegisters) {
   for (const std::uint64_t seed : chosen_seeds(6)) {
     Random random(seed);
     const NamedDevice& device = kDevices[seed % kDevices.size()];
-    const auxiliary::AppendConfig config{
-        .source = random.one_of({bf16, fp16, fp32}),
-        .cache = random.one_of({bf16, fp16, fp32, int8, e4m3}),
-        .rotation =
-            random.one_of({auxiliary::Rotation::none, auxiliary::Rotation::halves, auxiliary::Rotation::interleaved}),
-        .aligned = random.chance(0.7)};
+    auxiliary::AppendConfig config{.source = random.one_of({bf16, fp16, fp32}),
+                                   .cache = random.one_of({bf16, fp16, fp32, int8, e4m3}),
+                                   .rotation = random.one_of({auxiliary::Rotation::none, auxiliary::Rotation::halves,
+                                                              auxiliary::Rotation::interleaved}),
+                                   .aligned = random.chance(0.7)};
+    config.row_scales = bytes_of(config.cache) == 1 && random.chance(0.7);
     const runtime::Variant variant = gpu::append_variant(config, sm80::architecture_of(device.shape));
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
     expect_no_local_memory(variant);
