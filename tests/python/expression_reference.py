@@ -34,7 +34,9 @@ def of_pairs(function, positions, *scores):
 
 
 def draw(seed, *shape, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    """The same numbers on any default device."""
+    numbers = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return numbers.to(torch.get_default_device(), dtype)
 
 
 def copies(*tensors, dtype=torch.float64):

@@ -15,7 +15,7 @@ from torch.nn.attention import flex_attention as pytorch
 Functional = torch.nn.functional
 DOCUMENT = torch.arange(SK, dtype=torch.int32) // 13
 STARTS = torch.tensor([0, 13, 26, 39, 52], dtype=torch.int32)
-SOME = torch.rand(SK, SK, generator=torch.Generator().manual_seed(30)) > 0.4
+SOME = draw(30, SK, SK) > -0.25
 
 
 def hidden_unless(mask, score=lambda s, *_: s):
