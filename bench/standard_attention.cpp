@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "standard_attention.h"
 
-#include <cblas.h>
 #include <fmt/format.h>
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
@@ -14,6 +13,7 @@
 #include <new>
 #include <numeric>
 
+#include "products.h"
 #include "rows.h"
 
 namespace strobe::bench {
@@ -115,29 +115,11 @@ LseRow lse_row(const ConstTensorView& view, std::int64_t b, std::int64_t head) {
   return {data + b * view.strides[0] + head * view.strides[1], view.strides[2]};
 }
 
-/// A row-major factor as BLAS takes it.
-struct Factor {
-  const float* data = nullptr;
-  std::int64_t stride = 0;
-  CBLAS_TRANSPOSE transpose = CblasNoTrans;
-};
-
-/// c [m, n] = alpha * a b + beta * c.
-void multiply(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a, Factor b, float beta, float* c) {
-  if (m == 0 || n == 0) return;
-  const auto leading = [](std::int64_t stride) { return static_cast<blasint>(std::max<std::int64_t>(stride, 1)); };
-  cblas_sgemm(CblasRowMajor, a.transpose, b.transpose, static_cast<blasint>(m), static_cast<blasint>(n),
-              static_cast<blasint>(k), alpha, a.data, leading(a.stride), b.data, leading(b.stride), beta, c,
-              static_cast<blasint>(n));
-}
-
-/// Slices rows over threads. OpenBLAS runs single-threaded in every slice, so that two pools never share the cores.
+/// Slices rows over threads, each of which multiplies by itself, so that two pools never share the cores.
 class Workers {
  public:
-  explicit Workers(int threads) : arena_(concurrency(threads)), blas_threads_(openblas_get_num_threads()) {
-    openblas_set_num_threads(1);
-  }
-  ~Workers() { openblas_set_num_threads(blas_threads_); }
+  explicit Workers(int threads) : arena_(concurrency(threads)), product_threads_(set_product_threads(1)) {}
+  ~Workers() { set_product_threads(product_threads_); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
@@ -157,7 +139,7 @@ class Workers {
   }
 
   oneapi::tbb::task_arena arena_;
-  int blas_threads_;
+  int product_threads_;  // before
 };
 
 /// Rows [begin, end) of S = softcap(scale Q K^T), rounded where a 16-bit tensor would hold them.
@@ -166,7 +148,7 @@ void score_rows(const Problem& problem, const float* q, const float* k, std::int
   const std::int64_t keys = problem.seqlen_k;
   const std::int64_t d = problem.head_dim;
   float* const slice = s + begin * keys;
-  multiply(end - begin, keys, d, problem.scale, {q + begin * d, d}, {k, d, CblasTrans}, 0.0F, slice);
+  multiply(end - begin, keys, d, problem.scale, {q + begin * d, d}, {k, d, true}, 0.0F, slice);
   const std::int64_t elements = (end - begin) * keys;
   round_row(problem.dtype, slice, elements);
   if (problem.options.softcap > 0.0F) {
@@ -276,7 +258,7 @@ class StandardBackward {
       probability_row(&s_[i * keys], lse[i], visible_keys(problem_, i), &p_[i * keys], keys);
     }
     round_row(problem_.dtype, &p_[begin * keys], elements);
-    multiply(end - begin, keys, dv, 1.0F, {&d_o_[begin * dv], dv}, {v_.get(), dv, CblasTrans}, 0.0F, ds);
+    multiply(end - begin, keys, dv, 1.0F, {&d_o_[begin * dv], dv}, {v_.get(), dv, true}, 0.0F, ds);
     round_row(problem_.dtype, ds, elements);
     for (std::int64_t i = begin; i < end; ++i) {
       float delta = std::inner_product(&o_[i * dv], &o_[(i + 1) * dv], &d_o_[i * dv], 0.0F);
@@ -296,9 +278,8 @@ class StandardBackward {
     const std::int64_t keys = problem_.seqlen_k;
     const std::int64_t d = problem_.head_dim;
     const std::int64_t dv = problem_.head_dim_v;
-    multiply(end - begin, dv, queries, 1.0F, {&p_[begin], keys, CblasTrans}, {d_o_.get(), dv}, beta, &dv_[begin * dv]);
-    multiply(end - begin, d, queries, problem_.scale, {&ds_[begin], keys, CblasTrans}, {q_.get(), d}, beta,
-             &dk_[begin * d]);
+    multiply(end - begin, dv, queries, 1.0F, {&p_[begin], keys, true}, {d_o_.get(), dv}, beta, &dv_[begin * dv]);
+    multiply(end - begin, d, queries, problem_.scale, {&ds_[begin], keys, true}, {q_.get(), d}, beta, &dk_[begin * d]);
   }
 
   const Problem& problem_;

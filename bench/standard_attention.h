@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Standard attention, the thing that Strobe replaces: S and P whole in memory, products by OpenBLAS.
+// Standard attention, the thing that Strobe replaces: S and P whole in memory, products by OpenBLAS or by plain loops
+// (products.h).
 #pragma once
 
 #include "strobe/attention.h"

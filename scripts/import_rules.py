@@ -10,7 +10,7 @@ from pathlib import Path
 
 # Modules, packages with all that is in them, and what they may import: their own kind, and the layers below.
 LAYERS = (
-    ("strobe.integrations",),
+    ("strobe.integrations", "strobe.__main__"),
     ("strobe",),  # the public names
     ("strobe._mla", "strobe._shared_prefix"),
     ("strobe._append", "strobe._attention", "strobe._masks", "strobe._merge", "strobe._quantize", "strobe._sparse"),

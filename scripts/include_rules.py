@@ -120,6 +120,7 @@ ALLOWED = {
     ],
     # checked.h is the one type of sizes, tensors.h the one list of a call's tensors, everywhere.
     "python": [PUBLIC, *(f"src/call/{name}.h" for name in ("checked", "option_fields", "row_format", "tensors"))],
+    "python/src/program.cpp": [PUBLIC, "python", "tools/strobe/program.h"],
     # Programs hold device memory through the driver that the library opens, and compare with the reference.
     "tools/io": [PUBLIC, "src/call/checked.h"],
     "tools/gpu": [PUBLIC, "src/call/checked.h", "src/call/tensors.h", "src/runtime/device.h"],

@@ -205,7 +205,7 @@ def python_module_entries():
     if not ok:
         sys.exit(f"nanobind or Python's headers are missing; run `make lint`, which installs them.\n{output}")
     system = " ".join(f"-isystem {shlex.quote(folder)}" for folder in output.splitlines())
-    command = f"c++ -std=c++20 -I{ROOT / 'include'} -I{ROOT / 'src'} {system} -c"
+    command = f"c++ -std=c++20 -I{ROOT} -I{ROOT / 'include'} -I{ROOT / 'src'} {system} -c"
     files = sorted((ROOT / "python" / "src").glob("*.cpp"))
     return [{"directory": str(ROOT), "command": f"{command} {file}", "file": str(file)} for file in files]
 

@@ -40,7 +40,7 @@ GFLOP/s:
   row-invariant  the same with row_invariant, which forwards read; only where
                  --implementation names it
   standard       S and P whole in memory, products by OpenBLAS
-                 (bench/standard_attention.cpp)
+                 (bench/standard_attention.cpp); not in the Python package
   pytorch        scaled_dot_product_attention in a process of its own
                  (`pip install torch==2.13.0`)
   probe          what multiplies the dtype, from registers alone: the best that
@@ -89,8 +89,22 @@ Status check_implementations(const BenchFlags& flags) {
   return {};
 }
 
-/// PyTorch's peers, if any were asked for; where it is not there, they are left out with a word, unless they were
-/// named.
+/// A peer that is not there is left out with a word, unless implementations were named.
+Status leave_out(const BenchFlags& flags, const char* name, const Status& status) {
+  if (status.ok() || !flags.implementations.empty()) return status;
+  print_note(fmt::format("{} is left out: {}", name, status.message()));
+  return {};
+}
+
+/// Standard attention on the CPU, if it was asked for and its products are fast enough to be measured.
+Status add_standard_peer(const BenchFlags& flags, Peers& peers) {
+  if (!flags.wants("standard")) return {};
+  Result<std::unique_ptr<Peer>> made = make_standard_peer();
+  if (made.ok()) peers.push_back(std::move(*made));
+  return leave_out(flags, "standard", made.status());
+}
+
+/// PyTorch's peers, if any were asked for.
 Status add_torch_peers(const BenchFlags& flags, Peers& peers) {
   Peers from_torch;
   Status status;
@@ -109,9 +123,7 @@ Status add_torch_peers(const BenchFlags& flags, Peers& peers) {
     status = started.status();
   }
   std::ranges::move(from_torch, std::back_inserter(peers));
-  if (status.ok() || !flags.implementations.empty()) return status;
-  print_note("pytorch is left out: " + status.message());
-  return {};
+  return leave_out(flags, "pytorch", status);
 }
 
 /// The peers that were asked for, or all that can run here.
@@ -123,7 +135,7 @@ Result<Peers> make_peers(const BenchFlags& flags) {
   if (!flags.implementations.empty() && flags.wants(kRowInvariantPeer)) {
     peers.push_back(gpu ? make_strobe_gpu_peer(true) : make_strobe_peer(true));
   }
-  if (!gpu && flags.wants("standard")) peers.push_back(make_standard_peer());
+  if (Status status = gpu ? Status() : add_standard_peer(flags, peers); !status.ok()) return status;
   if (Status status = add_torch_peers(flags, peers); !status.ok()) return status;
   if (!gpu && flags.wants("probe") && !flags.decodes()) peers.push_back(make_probe_peer());
   if (!gpu && flags.wants("copy") && flags.decodes()) peers.push_back(make_copy_peer());
@@ -238,10 +250,11 @@ ExitCode run_bench(const BenchFlags& flags) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, ExitCode& exit_code) {
+void add_bench_command(CLI::App& app, const std::string& python, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("bench", "Time it against standard attention, PyTorch and a probe");
   command.footer(kBenchFooter);
   const auto flags = std::make_shared<BenchFlags>();
+  flags->python = python;
   flags->add_cells_to(command);
   flags->add_threads_to(command);
   command.add_option("--implementation", flags->implementations, "which of them (default all of the device's)")
@@ -252,9 +265,10 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   add_number(command, "--repeats", flags->repeats, "timed turns of each", 1, 1'000'000)
       ->type_name("N")
       ->capture_default_str();
-  command.add_option("--python", flags->python, "the interpreter that has torch")
-      ->type_name("PATH")
-      ->capture_default_str();
+  command
+      .add_option("--python", flags->python,
+                  "the interpreter that has torch (default python3; of the Python package the one that runs it)")
+      ->type_name("PATH");
   flags->json.add_to(command);
   command.add_flag("--ablation", flags->ablation, "a GPU kernel's ingredients left out in turn, instead of cells");
   command.add_flag("--host-time", flags->host_time, "what a call costs the host, instead of cells; needs a GPU");

@@ -13,6 +13,7 @@
 #include "bench/command/median.h"
 #include "bench/copy_probe.h"
 #include "bench/multiply_probe.h"
+#include "bench/products.h"
 #include "bench/standard_attention.h"
 #include "bench/torch_runner.h"
 #include "runtime/device.h"
@@ -204,7 +205,11 @@ Result<std::string> device_name(const Device& device) {
 
 std::unique_ptr<Peer> make_strobe_peer(bool row_invariant) { return std::make_unique<StrobePeer>(row_invariant); }
 
-std::unique_ptr<Peer> make_standard_peer() { return std::make_unique<StandardPeer>(); }
+Result<std::unique_ptr<Peer>> make_standard_peer() {
+  if (bench::products_are_fast()) return std::unique_ptr<Peer>(std::make_unique<StandardPeer>());
+  return Status(StatusCode::unsupported,
+                "this build has no OpenBLAS, and without it standard attention is too slow to be measured");
+}
 
 std::unique_ptr<Peer> make_probe_peer() { return std::make_unique<ProbePeer>(); }
 

@@ -50,7 +50,9 @@ int gpu_launches(const bench::Cell& cell);
 
 inline constexpr const char* kRowInvariantPeer = "row-invariant";
 std::unique_ptr<Peer> make_strobe_peer(bool row_invariant = false);
-std::unique_ptr<Peer> make_standard_peer();
+
+/// Standard attention. unsupported where its products are plain loops: see bench/products.h.
+Result<std::unique_ptr<Peer>> make_standard_peer();
 
 /// The time that the cell's FLOPs take at the best rate so far of what multiplies its dtype, from registers alone.
 std::unique_ptr<Peer> make_probe_peer();

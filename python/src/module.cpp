@@ -13,6 +13,7 @@
 #include "masks.h"
 #include "merge.h"
 #include "passes.h"
+#include "program.h"
 #include "quantize.h"
 #include "report.h"
 #include "sparse.h"
@@ -89,6 +90,7 @@ NB_MODULE(_core, module) {
   module.def("set_threads", &set_threads, nb::arg("threads").none());
   module.def("get_threads", &threads);
   module.def("gpu_report", &gpu_report);
+  module.def("run_program", &run_program, nb::arg("arguments"), nb::arg("python"));
   bind_values(module);
   bind_score_function(module);
   bind_masks(module);

@@ -193,7 +193,9 @@ TEST_F(Run, RejectsBadFilesInOneLine) {
 TEST_F(Run, RejectsWrongFlagsInOneLine) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
   expect_rejection(run_program({"run"}), 2, "--input");
-  expect_rejection(run_program({"run", "--q", folder_ / "q.npy"}), 2, "--k");
+  expect_rejection(run_program({"run", "--q", folder_ / "q.npy"}), 2, "--q requires --k");
+  expect_rejection(run_program({"run", "--q", folder_ / "q.npy", "--k", folder_ / "k.npy"}), 2, "--k requires --v");
+  expect_rejection(run_program({"run", "--v", folder_ / "v.npy"}), 2, "--v requires --q");
   expect_rejection(run_program(flags + std::vector<std::string>{"--input", "x"}), 2, "--input");
   expect_rejection(run_program(flags + std::vector<std::string>{"--threads", "-3"}), 2, "--threads");
   EXPECT_FALSE(wrote("o"));

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed wheel where there is nothing but NumPy: run by an interpreter of such an environment."""
 
+import importlib.metadata
 import importlib.util
 import sys
 
@@ -20,3 +21,11 @@ np.testing.assert_allclose(o, np.einsum("bhij,bjhd->bihd", np.exp(scores - want_
 dq, dk, dv, *_ = strobe.attention_backward(np.ones_like(o), q, k, v, o, lse)
 np.testing.assert_allclose(dv.sum(axis=(1, 3)), np.full((2, 4), 50 * 32), rtol=1e-5)
 print(f"strobe {strobe.__version__} with NumPy {np.__version__} alone: {strobe.info()['engines']['cpu']}")
+
+# The program, called as the console script calls it: what is installed need not be a script of this interpreter's.
+(script,) = importlib.metadata.entry_points(group="console_scripts", name="strobe")
+program = script.load()
+for arguments in ("--version", "verify --seqlen 64 --heads 2 --head-dim 32 --dtype float32"):
+    sys.argv = ["strobe", *arguments.split()]
+    if code := program():
+        sys.exit(f"strobe {arguments}: exit code {code}")

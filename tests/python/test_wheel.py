@@ -77,7 +77,8 @@ def test_no_url_is_invented(monkeypatch):
 
 def test_every_library_that_may_be_bundled_has_its_notice():
     listed = re.search(r'PRE_INCLUDE_REGEXES "\^lib\(([a-z|]+)\)', (ROOT / "python" / "CMakeLists.txt").read_text())[1]
-    for name in [f"lib{name}" for name in listed.split("|")] + ["nanobind", "robin-map", "CCCL", "CUDA headers"]:
+    compiled_in = ["nanobind", "robin-map", "CLI11", "nlohmann-json", "CCCL", "CUDA headers"]
+    for name in [f"lib{name}" for name in listed.split("|")] + compiled_in:
         assert re.search(rf"^{name}\b.*\n-+\n\n\S", NOTICES, re.MULTILINE), name
 
 

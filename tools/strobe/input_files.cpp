@@ -31,8 +31,9 @@ void InputFlags::add_to(CLI::App& command) {
   CLI::Option* const values = add_file("--v", v, "values (.npy)");
   CLI::Option* const container = add_file("--input", input, "a .safetensors file with tensors q, k and v");
   for (CLI::Option* const option : {queries, keys, values}) option->excludes(container);
-  queries->needs(keys)->needs(values);
-  keys->needs(queries);
+  // Around in a circle: of several that one needs, CLI11 names the first by their addresses, which are never the same.
+  queries->needs(keys);
+  keys->needs(values);
   values->needs(queries);
 }
 

@@ -9,6 +9,7 @@ volatile std::sig_atomic_t signalled = 0;
 }  // namespace
 
 Interruptible::Interruptible() {
+  signalled = 0;
   struct sigaction remember{};
   remember.sa_handler = [](int) { signalled = 1; };
   remember.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);

@@ -14,7 +14,7 @@ class Interruptible {
   Interruptible(const Interruptible&) = delete;
   Interruptible& operator=(const Interruptible&) = delete;
 
-  /// Whether SIGINT has come.
+  /// Whether SIGINT has come since the last one was made.
   static bool interrupted();
 
  private:

@@ -25,6 +25,11 @@ void write(std::string_view text) { remember(std::fwrite(text.data(), 1, text.si
 
 }  // namespace
 
+void start_output() {
+  first_error = 0;
+  text_is_left_out = false;
+}
+
 void write_output(std::string_view text) {
   if (!text_is_left_out) write(io::printable_lines(text));
 }

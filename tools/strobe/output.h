@@ -13,6 +13,9 @@
 
 namespace strobe::program {
 
+/// Begins a run of the program: what an earlier one in this process could not write is forgotten.
+void start_output();
+
 /// Writes to standard output, line ends as they are. A name from a file or an argument goes through io::printable()
 /// first, so that it stays on its line.
 void write_output(std::string_view text);
