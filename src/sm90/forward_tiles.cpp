@@ -47,8 +47,7 @@ constexpr Tiles kNarrowAlibiWindow[] = {{3, 80, 4, 2}};  // four warpgroups spil
 constexpr auto kNarrowBias = by_block_n({{3, 0, 4, 2}});
 
 /// Under a text or a block mask a softmax has more to do, and four warps per scheduler hide it best: of one CTA, or of
-/// two that each go their own way through the blocks, for which packed sequences and texts of scores leave no
-/// registers. log: text-four-warpgroups, block-mask-128-two-warpgroups
+/// two that each go their own way through the blocks. log: text-four-warpgroups, block-mask-128-two-warpgroups
 constexpr Tiles kNarrowText[] = {{4, 64, 4, 2, 1, false}, {4, 64, 3, 2, 1, false}, {4, 64, 3, 1, 1, false}};
 constexpr Tiles kNarrowBlocks[] = {{2, 64, 3, 2, 2, false}, {2, 64, 3, 1, 2, false}, {2, 64, 2, 1, 2, false}};
 
@@ -102,7 +101,16 @@ bool takes_two_ctas_for_blocks(const Config& call) {
 std::span<const Tiles> two_ctas(const ScoreRule& rule, int block_n) {
   if (block_n == 64) return rule.varlen ? std::span<const Tiles>(kTwoCtasVarlen) : kTwoCtas;
   if (rule.varlen) return kTwoCtasOf128KeysVarlen;
-  return rule.block_mask != 0 && !rule.text.score ? std::span<const Tiles>(kNarrowBlocks) : kTwoCtasOf128Keys;
+  return kTwoCtasOf128Keys;
+}
+
+/// Beside packed sequences and texts of scores, two warpgroups have registers where tags spare them the walk.
+/// log: key-tags-used-lengths
+std::span<const Tiles> two_ctas_for_blocks(const Config& call) {
+  const ScoreRule& rule = call.rule;
+  const bool walks = !has_key_tags(with(call, kNarrowBlocks[0]));
+  const bool narrow = rule.block_mask == 128 && (!walks || (!rule.varlen && !rule.text.score));
+  return narrow ? std::span<const Tiles>(kNarrowBlocks) : two_ctas(rule, rule.block_mask);
 }
 
 std::span<const Tiles> narrow_tiles(const AttentionProblem& problem, const ScoreRule& rule) {
@@ -138,7 +146,7 @@ std::span<const Tiles> candidates(const AttentionProblem& problem, const Config&
     if (const auto tiles = short_tiles(problem, call); !tiles.empty()) return tiles;
   }
   if (packed_rows(problem, call) <= kRowsPerWarpgroup) return kDecode;
-  if (takes_two_ctas_for_blocks(call)) return two_ctas(rule, rule.block_mask);
+  if (takes_two_ctas_for_blocks(call)) return two_ctas_for_blocks(call);
   if (widest(call) <= 64 && !copies) return narrow_tiles(problem, rule);
   if (widest(call) > 128 || own) return kWide;
   if (has_narrow_window(problem, rule)) return two_ctas(rule, 64);

@@ -27,7 +27,7 @@ class ScoreSteps : protected Rings<C> {
   __device__ __forceinline__ ScoreSteps(const Context<C>& context, int warpgroup)
       : Rings<C>(context, warpgroup), params_(context.params) {}
 
-  using Rings<C>::warpgroup, Rings<C>::wait_bias, Rings<C>::bias_done, Rings<C>::scores_done, Rings<C>::key_bits;
+  using Rings<C>::warpgroup, Rings<C>::wait_bias, Rings<C>::bias_done;
 
   /// What is known of a block when its scores are there.
   struct TextBlock {
@@ -103,7 +103,7 @@ class ScoreSteps : protected Rings<C> {
   /// The products that made scores have read K, of which a mask may still want the bits.
   __device__ __forceinline__ void scores_arrived() {
     if constexpr (!brings_block_bits(C)) {
-      scores_done();
+      this->scores_done();
     }
   }
 
@@ -120,13 +120,13 @@ class ScoreSteps : protected Rings<C> {
     }
     if constexpr (brings_block_bits(C)) {
       __syncwarp();  // all lanes have read the stage's bits
-      scores_done();
+      this->scores_done();
     }
   }
 
   __device__ __forceinline__ score::BlockWords<C.rule> find_words(const Rules& rules, int n) const {
     if constexpr (brings_block_bits(C)) {
-      return {key_bits(), n * C.block_n % C.rule.block_mask, [](const unsigned* word) { return *word; }};
+      return {this->key_bits(), n * C.block_n % C.rule.block_mask, [](const unsigned* word) { return *word; }};
     } else {
       return rules.bits.find(n * C.block_n);
     }
