@@ -129,10 +129,11 @@ TEST(Texts, TakeFourWarpgroupsOfNarrowHeads) {
   const forward::Config mask = tiles("", "k <= q || k < 512");
   EXPECT_EQ(std::pair(mask.consumer_warpgroups, mask.ctas_per_sm), std::pair(2, 2));
   const forward::Config both = tiles("score + slope[q]", "k <= q || k < 512");
-  EXPECT_EQ(std::pair(both.consumer_warpgroups, both.ctas_per_sm), std::pair(1, 2));
+  EXPECT_EQ(std::pair(both.consumer_warpgroups, both.ctas_per_sm), std::pair(2, 2));
 }
 
-// Where the host knows what a mask shows, tiles are dealt by that; what a capture holds the device alone knows.
+// Where the host knows what a mask shows, tiles are dealt by that; what a capture holds the device alone knows: then
+// CTAs take them.
 TEST(Texts, AreDealtByWhatTheyShow) {
   const auto schedule = [](const char* mask) {
     const AttentionProblem problem = problem_with({"", "", mask, {kDocument}});
@@ -140,8 +141,8 @@ TEST(Texts, AreDealtByWhatTheyShow) {
   };
   EXPECT_EQ(schedule("k <= q || k < 512"), Schedule::dealt);
   EXPECT_EQ(schedule("k <= q && (q - k) % 4 == 0"), Schedule::dealt);
-  EXPECT_EQ(schedule("k <= q && document[k] == document[q]"), Schedule::rounds);
-  EXPECT_EQ(schedule("k <= q || (head == 0 && k < 512)"), Schedule::rounds);
+  EXPECT_EQ(schedule("k <= q && document[k] == document[q]"), Schedule::taken);
+  EXPECT_EQ(schedule("k <= q || (head == 0 && k < 512)"), Schedule::taken);
 }
 
 TEST(Texts, ShowBlocks) {
