@@ -74,6 +74,7 @@ TEST_P(GpuTakenTiles, OnAnyNumberOfMultiprocessorsHaveTheSameBits) {
 
 /// Rows of tiles that a CTA took at any time are computed again where NaN of hidden keys may have reached them.
 TEST_P(GpuTakenTiles, KeepNaNOfOtherDocumentsOut) {
+  const TestedVariants variants(true);
   const gpu::Override<gpu::DeviceShape> override([](gpu::DeviceShape& shape) { shape.multiprocessors = 2; });
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t key : {3, 305, 641, 899}) {
