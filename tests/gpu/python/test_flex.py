@@ -39,29 +39,29 @@ def test_masks(name):
 
 
 SEQLEN = 400
+with torch.device("cuda"):
+    DOCUMENT = torch.arange(SEQLEN, dtype=torch.int32) // 150
+    SLOPE, BIAS = draw(70, 4), draw(71, SEQLEN)
 
 
-def document():
-    return torch.arange(SEQLEN, dtype=torch.int32) // 150
+def documents(b, h, q, k):
+    return (DOCUMENT[q] == DOCUMENT[k]) & (q >= k)
 
 
 LONG = {
-    "documents": lambda: (None, lambda b, h, q, k, d=document(): (d[q] == d[k]) & (q >= k)),
-    "a document that is hidden": lambda: (None, lambda b, h, q, k, d=document(): (d[q] == d[k]) & (d[q] != 1)),
-    "a prefix": lambda: (None, lambda b, h, q, k: (k <= q) | (k < 77)),
-    "every third": lambda: (None, lambda b, h, q, k: (q - k) % 3 == h % 3),
-    "ALiBi in documents": lambda: (
-        lambda s, b, h, q, k, t=draw(70, 4): s + t[h] * (k - q) / SEQLEN,
-        lambda b, h, q, k, d=document(): (d[q] == d[k]) & (q >= k),
-    ),
-    "a bias": lambda: (lambda s, b, h, q, k, t=draw(71, SEQLEN): s + t[k], None),
+    "documents": (None, documents),
+    "a document that is hidden": (None, lambda b, h, q, k: (DOCUMENT[q] == DOCUMENT[k]) & (DOCUMENT[q] != 1)),
+    "a prefix": (None, lambda b, h, q, k: (k <= q) | (k < 77)),
+    "every third": (None, lambda b, h, q, k: (q - k) % 3 == h % 3),
+    "ALiBi in documents": (lambda s, b, h, q, k: s + SLOPE[h] * (k - q) / SEQLEN, documents),
+    "a bias": (lambda s, b, h, q, k: s + BIAS[k], None),
 }
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("name", LONG)
 def test_long_sequences_in_bfloat16(name, head_dim):
-    score, mask = LONG[name]()
+    score, mask = LONG[name]
     q, k, v, d_out = (draw(seed, 2, 4, SEQLEN, head_dim, dtype=torch.bfloat16) for seed in range(4))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     blocks = mask and strobe.torch.create_block_mask(mask, None, None, SEQLEN, SEQLEN, device="cuda")
