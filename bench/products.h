@@ -22,7 +22,8 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const
 /// Whether multiply() is as fast as a BLAS. Times of standard attention say nothing where it is not.
 bool products_are_fast();
 
-/// How many threads each multiply() takes from now on; returns how many it took. Plain loops always take their caller's.
+/// How many threads each multiply() takes from now on; returns how many it took. Plain loops always take their
+/// caller's.
 int set_product_threads(int threads);
 
 }  // namespace strobe::bench
