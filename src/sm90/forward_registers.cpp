@@ -50,6 +50,7 @@ RoleRegisters role_registers(const Config& c) {
   const bool long_params = c.rule.varlen || c.rule.chunked || eight_bit(c);  // rows to find, or scales to bring
   if (c.producer_warpgroups > 1) return {120, 240};
   if (converts(c)) return {88, 208};
+  if (warpgroups_per_sm(c) == 4 && two_ctas && c.rule.varlen) return {40, 96};
   if (warpgroups_per_sm(c) == 4) return {32, two_ctas ? 104 : 112};
   if (c.consumer_warpgroups == 3) return {32, 160};
   if (c.keys == KeySource::page_rows) {

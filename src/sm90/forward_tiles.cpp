@@ -50,6 +50,8 @@ constexpr auto kNarrowBias = by_block_n({{3, 0, 4, 2}});
 /// two that each go their own way through the blocks. log: text-four-warpgroups, block-mask-128-two-warpgroups
 constexpr Tiles kNarrowText[] = {{4, 64, 4, 2, 1, false}, {4, 64, 3, 2, 1, false}, {4, 64, 3, 1, 1, false}};
 constexpr Tiles kNarrowBlocks[] = {{2, 64, 3, 2, 2, false}, {2, 64, 3, 1, 2, false}, {2, 64, 2, 1, 2, false}};
+// Finding rows takes registers of the warp that brings Q.
+constexpr Tiles kNarrowBlocksVarlen[] = {{2, 64, 3, 1, 2, false}, {2, 64, 2, 1, 2, false}};
 
 /// The third consumer warpgroup at head_dim 128 hides more latency and wastes more of a tile's rows. log:
 /// d128-three-warpgroups
@@ -110,7 +112,8 @@ std::span<const Tiles> two_ctas_for_blocks(const Config& call) {
   const ScoreRule& rule = call.rule;
   const bool walks = !has_key_tags(with(call, kNarrowBlocks[0]));
   const bool narrow = rule.block_mask == 128 && (!walks || (!rule.varlen && !rule.text.score));
-  return narrow ? std::span<const Tiles>(kNarrowBlocks) : two_ctas(rule, rule.block_mask);
+  if (!narrow) return two_ctas(rule, rule.block_mask);
+  return rule.varlen ? std::span<const Tiles>(kNarrowBlocksVarlen) : kNarrowBlocks;
 }
 
 std::span<const Tiles> narrow_tiles(const AttentionProblem& problem, const ScoreRule& rule) {

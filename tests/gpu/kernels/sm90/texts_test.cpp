@@ -61,20 +61,36 @@ TEST_F(CompiledKernels, MasksWhoseBitsAreTooLarge) {
   }
 }
 
+using Change = void (*)(AttentionProblem&);
+
+constexpr Change kChanges[] = {
+    [](AttentionProblem&) {},
+    [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; },
+    [](AttentionProblem& p) { p.window = {100, 100}; },
+    [](AttentionProblem& p) { p.softcap = 30.0F; },
+    [](AttentionProblem& p) { p.modifiers.has_alibi = true; },
+    [](AttentionProblem& p) { p.modifiers.has_bias = true; },
+    [](AttentionProblem& p) { p.modifiers.has_sink = true; },
+    [](AttentionProblem& p) { p.dropout = 0.1F; },
+    [](AttentionProblem& p) { p.normalize = Normalization::none; },
+    [](AttentionProblem& p) { p.packed_q = p.packed_k = true; },
+};
+
+// Of packed sequences, and beside a text of scores: kernels that find rows, or have a text, beside tags of keys.
+TEST_F(CompiledKernels, MasksAsBitsOfNarrowHeadsBesideTwoThings) {
+  for (const Change change : kChanges) {
+    for (const char* const score : {"", "score + slope[q]"}) {
+      AttentionProblem problem = problem_with({"", score, "document[k] == document[q]", {kSlope, kDocument}}, 4096, 64);
+      problem.packed_q = problem.packed_k = *score == '\0';
+      change(problem);
+      problem = gpu::planned_problem(problem);
+      ASSERT_TRUE(problem.expression.mask_is_bits);
+      expect_compiles_without_spills(forward_variant(*forward_config(problem, kH200)));
+    }
+  }
+}
+
 TEST_F(CompiledKernels, MasksAsBitsBesideOptions) {
-  using Change = void (*)(AttentionProblem&);
-  constexpr Change kChanges[] = {
-      [](AttentionProblem&) {},
-      [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; },
-      [](AttentionProblem& p) { p.window = {100, 100}; },
-      [](AttentionProblem& p) { p.softcap = 30.0F; },
-      [](AttentionProblem& p) { p.modifiers.has_alibi = true; },
-      [](AttentionProblem& p) { p.modifiers.has_bias = true; },
-      [](AttentionProblem& p) { p.modifiers.has_sink = true; },
-      [](AttentionProblem& p) { p.dropout = 0.1F; },
-      [](AttentionProblem& p) { p.normalize = Normalization::none; },
-      [](AttentionProblem& p) { p.packed_q = p.packed_k = true; },
-  };
   for (const Change change : kChanges) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
       for (const Pass pass : {Pass::forward, Pass::backward}) {
