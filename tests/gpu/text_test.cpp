@@ -76,6 +76,20 @@ TEST_P(GpuText, MasksThatSayMore) {
   expect_matches(text_case({"score - 0.01 * abs(q - k)", "k <= q && k % 5 != 0", {}}, 64), {{300, 300}, {150, 400}});
 }
 
+// Whose kernels have registers of their own.
+TEST_P(GpuText, MasksOfNarrowHeadsBesideUsedLengths) {
+  const std::vector<CapturedTensor> captures{integers("document", {2, kLongest}, 2)};
+  for (const char* const mask : {"document[batch][k] == document[batch][q] || k < 20",
+                                 "k <= q + 60 && document[batch][k] == document[batch][q]"}) {
+    for (const char* const score : {"", "score - 0.01 * abs(q - k)"}) {
+      AttentionCase attention = text_case({score, mask, captures}, 64);
+      attention.q.seqused = {300, 77};
+      attention.k.seqused = {201, 133};
+      expect_matches(attention, {{330, 201}});
+    }
+  }
+}
+
 TEST_P(GpuText, MasksTooLongForEachScore) {
   expect_matches(
       {"",
