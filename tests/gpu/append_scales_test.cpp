@@ -7,24 +7,12 @@
 #include <limits>
 #include <vector>
 
-#include "append/append_case.h"
-#include "device_copies.h"
-#include "gpu_test.h"
+#include "append_on_gpu.h"
 
 namespace strobe::test {
 namespace {
 
-class GpuRowScales : public FamilyTest {
- protected:
-  /// The case on the GPU.
-  void run(AppendCase& one) {
-    DeviceCopies copies(device());
-    const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-    const Status status = append(arguments, tested_execution(stream().get()));
-    ASSERT_TRUE(status.ok()) << status.message();
-    copies.download(one.outputs());
-  }
-};
+class GpuRowScales : public GpuAppendTest {};
 
 INSTANTIATE_TEST_SUITE_P(, GpuRowScales, kFamilies, family_name);
 

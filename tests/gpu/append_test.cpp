@@ -1,35 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // strobe::append on a GPU: the bits of the CPU engine, which float64 bounds, and nothing written elsewhere, whatever
 // the numbers on the device say.
-#include "append/append_case.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "append_on_gpu.h"
 #include "attention/seeds.h"
 #include "captured_graph.h"
-#include "device_copies.h"
-#include "gpu_test.h"
 
 namespace strobe::test {
 namespace {
 
-class GpuAppend : public FamilyTest {
+class GpuAppend : public GpuAppendTest {
  protected:
-  /// The case on the GPU, in its own tensors.
-  void run(AppendCase& one) {
-    DeviceCopies copies(device());
-    const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-    const Status status = append(arguments, tested_execution(stream().get()));
-    ASSERT_TRUE(status.ok()) << status.message();
-    download(copies, one);
-  }
-
-  static void download(DeviceCopies& copies, AppendCase& one) {
-    for (GuardedTensor* const output : one.outputs()) copies.download({output});
-  }
-
   void expect_the_bits_of_the_cpu(const AppendShape& shape, const Placement& placement, std::uint64_t seed) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + shape.text());
     AppendCase one(shape, placement, seed);
@@ -116,7 +100,7 @@ TEST_P(GpuAppend, IsCaptured) {
     copies.download({&one.q_out});  // waits
     for (const GuardedTensor* const output : one.outputs()) copies.upload(*output);
     ASSERT_TRUE(graph.launch());
-    download(copies, one);
+    copies.download(one.outputs());
     one.expect_appended();
   }
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flex_attention with what PyTorch's tests and attention-gym have: against float64, or refused with the reason."""
+"""flex_attention with what PyTorch's tests and attention-gym have: against float64, or an error that says why."""
 
 import re
 from pathlib import Path

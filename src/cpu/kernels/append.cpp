@@ -94,7 +94,7 @@ HWY_INLINE float largest_magnitude(const float* HWY_RESTRICT from, std::int64_t 
   return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(bits, largest)));
 }
 
-/// The scale that a row of T has of its own: NaN where it holds numbers that are not finite, which T has no room for.
+/// The scale that a row of T has of its own: NaN where it holds numbers that are not finite, which T cannot represent.
 template <class T>
 HWY_INLINE float row_scale(const float* HWY_RESTRICT from, std::int64_t count) {
   const float largest = largest_magnitude(from, count);

@@ -116,17 +116,35 @@ class Value:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Part:
-    """A captured tensor some of whose axes have indices, traced ones among them."""
+class Elements:
+    """What stands for several elements: functions and methods of PyTorch are the trace's."""
 
-    __slots__ = ("indices", "tensor", "trace")
-
-    def __init__(self, trace: Any, tensor: Tensor, indices: list[Any]) -> None:
-        self.trace, self.tensor, self.indices = trace, tensor, indices
+    __slots__ = ("trace",)
+    trace: Any
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return trace_of(args, kwargs).call(function, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _PROPERTIES:
+            raise self.failure(f"`.{name}`")
+        return self.trace.method(self, name)
+
+    def failure(self, what: str) -> Exception:
+        """For what needs one element."""
+        raise NotImplementedError
+
+
+class Part(Elements):
+    """A captured tensor some of whose axes have indices, traced ones among them."""
+
+    __slots__ = ("indices", "tensor")
+
+    def __init__(self, trace: Any, tensor: Tensor, indices: list[Any]) -> None:
+        self.trace, self.tensor, self.indices = trace, tensor, indices
 
     @property
     def shape(self) -> torch.Size:
@@ -163,30 +181,19 @@ class Part:
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in _PROPERTIES:
-            raise self.failure(f"`.{name}`")
-        return self.trace.method(self, name)
-
     def failure(self, what: str) -> Exception:
         """For what needs an element, or a row, and is given more."""
         axes = "an axis" if self.ndim == 1 else f"{self.ndim} axes"
         return self.trace.failure(f"{what} of a tensor that has {axes} without an index: give each an index")
 
 
-class Row:
+class Row(Elements):
     """Values along the one axis of a captured tensor that has no index, or what was computed of them."""
 
-    __slots__ = ("trace", "values")
+    __slots__ = ("values",)
 
     def __init__(self, trace: Any, values: Iterable[Value]) -> None:
         self.trace, self.values = trace, tuple(values)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return trace_of(args, kwargs).call(function, args, kwargs or {})
 
     ndim = 1
 
@@ -219,13 +226,6 @@ class Row:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.trace.fail("it writes to a traced value")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in _PROPERTIES:
-            raise self.failure(f"`.{name}`")
-        return self.trace.method(self, name)
 
     __hash__ = None  # type: ignore[assignment]
 
