@@ -42,11 +42,7 @@ class HandedTiles {
     const int number = ring_.tile[at_.stage];
     cuda::ptx::mbarrier_arrive(&barrier_of(ring_.empty[at_.stage]));
     at_.advance();
-    if (number >= params_.tiles) {
-      return false;
-    }
-    tile = numbered_tile<T>(params_, number);
-    return true;
+    return find_tile<T>(params_, number, tile);
   }
 
  private:
@@ -78,11 +74,7 @@ class TileTaker {
     }
     __syncwarp();
     at_.advance();
-    if (number >= params_.tiles) {
-      return false;
-    }
-    tile = numbered_tile<T>(params_, number);
-    return true;
+    return find_tile<T>(params_, number, tile);
   }
 
  private:
@@ -103,11 +95,7 @@ class OwnedTiles {
     while (number_ < params_.tiles && taken_.owners[number_] != blockIdx.x) {
       ++number_;
     }
-    if (number_ >= params_.tiles) {
-      return false;
-    }
-    tile = numbered_tile<T>(params_, number_++);
-    return true;
+    return find_tile<T>(params_, number_++, tile);
   }
 
  private:

@@ -21,4 +21,14 @@ __device__ __forceinline__ Tile numbered_tile(const TileParams& params, int numb
                     params.m_tiles - 1 - params.by_m_tiles.remainder(number));
 }
 
+/// Likewise; false where there is none.
+template <Tiling T>
+__device__ __forceinline__ bool find_tile(const TileParams& params, int number, Tile& tile) {
+  if (number >= params.tiles) {
+    return false;
+  }
+  tile = numbered_tile<T>(params, number);
+  return true;
+}
+
 }  // namespace strobe::sm90
