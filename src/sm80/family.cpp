@@ -6,22 +6,13 @@
 #include "gpu/plan/supported.h"
 #include "gpu/variant/architecture.h"
 #include "sm80/backward.h"
+#include "sm80/cache_conversion.h"
 #include "sm80/candidates.h"
 #include "sm80/forward.h"
 #include "sm80/list_kernels.h"
 
 namespace strobe::sm80 {
 namespace {
-
-/// Narrower kernels convert K and V themselves.
-bool converts_ahead(const AttentionProblem& problem) {
-  return gpu::has_wide_heads(problem) && gpu::converts_cache(problem);
-}
-
-/// What the kernels of a forward are planned for.
-AttentionProblem kernels_problem(const AttentionProblem& problem) {
-  return converts_ahead(problem) ? gpu::with_converted_cache(problem) : problem;
-}
 
 class Sm80 final : public gpu::Family {
  public:
@@ -34,7 +25,7 @@ class Sm80 final : public gpu::Family {
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    return converts_ahead(request.problem) ? gpu::plan_after_conversion(request, sm80::plan_forward)
+    return converts_cache(request.problem) ? gpu::plan_after_conversion(request, sm80::plan_forward)
                                            : sm80::plan_forward(request);
   }
 
@@ -44,7 +35,7 @@ class Sm80 final : public gpu::Family {
 
   Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, const gpu::Choice& choice,
                       gpu::PackList& list) const override {
-    if (converts_ahead(problem)) gpu::list_cache_conversion(problem, gpu::architecture_of(shape), list);
+    if (converts_cache(problem)) gpu::list_cache_conversion(problem, gpu::architecture_of(shape), list);
     return sm80::list_kernels(kernels_problem(problem), shape, choice, list);
   }
 

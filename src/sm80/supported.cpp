@@ -27,6 +27,12 @@ Status check_stored(const AttentionProblem& problem) {
                               name, value, name_of(problem.stored.dtype), kElements);
     }
   }
+  if (problem.row_invariant) {
+    return gpu::unsupported(
+        "row_invariant with k in {} converts it to 16 bits first on the gpu engine: {} sequences of {} keys would take "
+        "more than 8 GiB; the cpu engine converts nothing",
+        name_of(problem.stored.dtype), problem.batch, problem.seqlen_k);
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/config.h"
 #include "sm90/backward.h"
+#include "sm90/cache_conversion.h"
 #include "sm90/candidates.h"
 #include "sm90/few_rows.h"
 #include "sm90/forward.h"
@@ -16,16 +17,6 @@
 
 namespace strobe::sm90 {
 namespace {
-
-/// A test's variant may be one that converts K and V itself.
-bool converts_ahead(const AttentionProblem& problem) {
-  return gpu::converts_cache(problem) && !gpu::is_overridden<forward::Config>();
-}
-
-/// What the kernels of a forward are planned for.
-AttentionProblem kernels_problem(const AttentionProblem& problem) {
-  return converts_ahead(problem) ? gpu::with_converted_cache(problem) : problem;
-}
 
 engine::PlannedCallResult plan_converted(const gpu::Request& request) {
   return gpu::plan_after_conversion(request, sm90::plan_forward);
@@ -52,7 +43,7 @@ class Sm90 final : public gpu::Family {
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
-    const bool converts = converts_ahead(request.problem);
+    const bool converts = converts_cache(request.problem);
     const auto rows = gpu::is_overridden<forward::Config>()
                           ? std::nullopt
                           : cache_rows_config(request.problem, request.shape, request.choice.choice);

@@ -86,7 +86,7 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   if (c.rule.row_invariant) {
     text += gpu::explain_row_invariant(c.block_n, c.segment_blocks);
     if (c.keeps_in_smem) text += " in shared memory";
-    text += c.joins_by_rows ? ", joined row by row\n" : "\n";
+    text += '\n';
   }
   return text;
 }

@@ -80,7 +80,6 @@ Config completed(const Config& tiles) {
   config.late_values = config.loop != Loop::pipelined || has_late_values(tiles);
   config.masks_by_words = has_masks_by_words(config);
   config.exponentials_ahead = exponentials_ahead_of(config);
-  config.joins_by_rows = folds(tiles) && tiles.head_dim_v > 128;
   config.own_begins = has_own_begins(tiles);
   config.relative_alibi = takes_relative_alibi(tiles);
   config.caps_in_softmax = !eight_bit(tiles) && score::may_cap_in_softmax(tiles.rule);

@@ -92,6 +92,8 @@ Loop loop_of(const Config& config) {
   if (config.segment_blocks > 0 && rule.text.diagonal_values > 0 && config.consumer_warpgroups == 3) {
     return Loop::serial;
   }
+  // Nor do producers that convert leave them to segments that are parts.
+  if (config.segment_blocks > 0 && converts(config) && config.schedule == Schedule::split) return Loop::serial;
   const int chunks = config.whole_chunks ? 16 : 0;  // as chunks and their left masks take
   const int registers = tile_registers(config) + option_registers(rule) + chunks;
   return registers > most_pipelined_registers(config) ? Loop::serial : Loop::pipelined;

@@ -3,10 +3,10 @@
 
 #include "gpu/auxiliary/convert_cache_variant.h"
 #include "gpu/auxiliary/merge_variant.h"
-#include "gpu/plan/converted_cache.h"
 #include "gpu/variant/architecture.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/backward_kernels.h"
+#include "sm90/cache_conversion.h"
 #include "sm90/forward_plan.h"
 #include "sm90/forward_variant.h"
 #include "sm90/rows_in_format.h"
@@ -31,7 +31,7 @@ Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, co
                      gpu::PackList& list) {
   const auto rows = cache_rows_config(given, shape, choice);
   if (rows.has_value()) list_forward(with_rows_of_cache(given), shape, *rows, choice, list);
-  const AttentionProblem problem = gpu::with_converted_cache(given);
+  const AttentionProblem problem = kernels_problem(given);
   const Result<forward::Config> config = forward_config(problem, shape, choice);
   if (!config.ok()) return rows.has_value() ? Status() : config.status();
   if (!always_shares_values(problem, *config)) list_forward(problem, shape, *config, choice, list);
@@ -39,7 +39,7 @@ Status list_forwards(const AttentionProblem& given, const DeviceShape& shape, co
   if (aligned.has_value()) list_forward(problem, shape, *aligned, choice, list);
   const auto shared = shared_values_config(problem, *config);
   if (shared.has_value()) list_forward(problem, shape, *shared, choice, list);
-  gpu::list_cache_conversion(given, gpu::kSm90a, list);
+  if (converts_cache(given)) gpu::list_cache_conversion(given, gpu::kSm90a, list);
   return {};
 }
 

@@ -2,7 +2,7 @@
 #include "sm90/row_invariant.h"
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "gpu/plan/row_invariant.h"
 #include "sm90/forward_plan.h"
@@ -28,10 +28,30 @@ struct Shape {
   bool ping_pong;
 };
 
+constexpr int kMostRawStages = 4;
+
+/// The same keys per step, of as many stages as fit. Producers that convert K and V as they are stored have a ring of
+/// those, too, and another warpgroup.
+std::vector<Tiles> tiles_of(const Config& call, const Shape& shape, int block_n) {
+  std::vector<Tiles> tiles;
+  if (converts(call)) {
+    for (int raw_stages = kMostRawStages; raw_stages > 0; --raw_stages) {
+      tiles.push_back({shape.warpgroups, block_n, 2, 1, 1, shape.ping_pong, raw_stages, 2});
+    }
+    return tiles;
+  }
+  const int q_stages = shape.warpgroups > 1 ? 2 : 1;
+  for (const int stages : {4, 3, 2}) {
+    for (const int of_q : {q_stages, 1}) tiles.push_back({shape.warpgroups, block_n, stages, of_q, 1, shape.ping_pong});
+  }
+  return tiles;
+}
+
 Shape shape_of(const Config& call, std::int64_t rows) {
   const ScoreRule& rule = call.rule;
   const bool narrow = std::max(call.head_dim, call.head_dim_v) <= 64 && call.keys != forward::KeySource::page_rows;
-  if (rows <= kRowsPerWarpgroup) return {1, true};
+  // Joining takes registers that two do not leave beside producers that convert.
+  if (rows <= kRowsPerWarpgroup || converts(call)) return {1, true};
   if (!narrow) return {2, true};
   // Joining takes registers that four do not leave.
   return {call.segment_blocks > 0 || (rule.alibi && rule.mask_left) ? 3 : 4, false};
@@ -46,14 +66,7 @@ Config with_row_invariant_tiles(const Config& call, const AttentionProblem& prob
   segmented.segment_blocks = gpu::segment_blocks(problem, widest, block_n);
   if (call.rule.varlen) segmented.schedule = Schedule::sorted;  // whose table must fit, too
   const Shape shape = shape_of(segmented, packed_rows(problem, call));
-  const int q_stages = shape.warpgroups > 1 ? 2 : 1;
-  const auto tiles = [&](int stages, int of_q) {
-    return Tiles{shape.warpgroups, block_n, stages, of_q, 1, shape.ping_pong};
-  };
-  return first_that_fits(
-      segmented,
-      std::array{tiles(4, q_stages), tiles(4, 1), tiles(3, q_stages), tiles(3, 1), tiles(2, q_stages), tiles(2, 1)},
-      fits_shared_memory);
+  return first_that_fits(segmented, tiles_of(call, shape, block_n), fits_shared_memory);
 }
 
 Config with_kept_segments(const Config& config) {

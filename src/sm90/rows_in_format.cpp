@@ -9,6 +9,7 @@
 #include "gpu/plan/converted_cache.h"
 #include "gpu/plan/supported.h"
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/cache_conversion.h"
 #include "sm90/dealt_tiles.h"
 #include "sm90/forward_plan.h"
 
@@ -67,7 +68,7 @@ Result<forward::Config> rows_config(const AttentionProblem& problem, const gpu::
 std::optional<forward::Config> cache_rows_config(const AttentionProblem& problem, const gpu::DeviceShape& shape,
                                                  const gpu::Choice& choice) {
   const bool is_too_large = gpu::is_too_large_to_convert(problem);
-  const bool has_rows = has_wide_heads(problem) && (is_too_large || gpu::converts_cache(problem));
+  const bool has_rows = has_wide_heads(problem) && (is_too_large || converts_cache(problem));
   if (!has_rows || problem.page_size == 0 || problem.has_leftpad_k) return std::nullopt;
   if (std::min(problem.stored.k_rows, problem.stored.v_rows) < problem.seqlen_k) return std::nullopt;  // several scales
   const RowFormat format = gpu::rows_of_cache(problem.stored.dtype, static_cast<std::int32_t>(problem.head_dim));

@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "api/problem.h"
+#include "sm80/cache_conversion.h"
 #include "sm80/supported.h"
+#include "sm90/cache_conversion.h"
 #include "sm90/supported.h"
 #include "strobe/attention.h"
 
@@ -91,7 +93,8 @@ template <class Arguments>
 std::array<bool, kEngines.size()> takers(const Arguments& arguments, const AttentionOptions& options) {
   const Result<AttentionProblem> problem = api::make_problem(arguments, options);
   if (!problem.ok()) return {};
-  return {true, sm90::check_supported(*problem).ok(), sm80::check_supported(*problem).ok()};
+  return {true, sm90::check_supported(sm90::kernels_problem(*problem)).ok(),
+          sm80::check_supported(sm80::kernels_problem(*problem)).ok()};
 }
 
 /// "yes" where both passes take the call.
@@ -298,7 +301,6 @@ std::vector<Row> rows() {
       {"row-invariant with a bias", invariant_with(bias)},
       {"row-invariant with dropout", invariant_with(dropout)},
       {"row-invariant with a block mask", invariant_with(block_mask)},
-      {"row-invariant with k and v in 8 bits", forward_with(invariant, stored())},
   };
 }
 

@@ -147,20 +147,35 @@ struct StoredCase {
     return arguments;
   }
 
-  void expect_the_bits_of_converted_tensors() {
+  /// K and V in q's dtype, products rounded.
+  struct Converted {
+    io::HostTensor k, v;
+  };
+
+  Converted converted_keys() const {
     const auto sequence_of = [&](std::int64_t row) {
       const auto* starts = reinterpret_cast<const std::int32_t*>(cu_seqlens_.bytes.data());
       std::int64_t b = 0;
       while (row >= starts[b + 1]) ++b;
       return b;
     };
-    const io::HostTensor wide_k = k.wide(dtype, k_rows, sequence_of);
-    const io::HostTensor wide_v = v.wide(dtype, v_rows, sequence_of);
-    ForwardArguments converted = common();
-    converted.k = io::view(wide_k);
-    converted.v = io::view(wide_v);
+    return {.k = k.wide(dtype, k_rows, sequence_of), .v = v.wide(dtype, v_rows, sequence_of)};
+  }
+
+  ForwardArguments with(const Converted& tensors) const {
+    ForwardArguments arguments = common();
+    arguments.k = io::view(tensors.k);
+    arguments.v = io::view(tensors.v);
+    return arguments;
+  }
+
+  /// What a call with outputs has written.
+  std::pair<io::HostBytes, io::HostBytes> results() const { return {o_.bytes, lse_.bytes}; }
+
+  void expect_the_bits_of_converted_tensors() {
+    const Converted tensors = converted_keys();
     io::HostBytes o, lse, expected_o, expected_lse;
-    run(converted, expected_o, expected_lse);
+    run(with(tensors), expected_o, expected_lse);
     run(stored(), o, lse);
     EXPECT_TRUE(o == expected_o);
     EXPECT_TRUE(lse == expected_lse);

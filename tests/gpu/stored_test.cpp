@@ -156,6 +156,44 @@ TEST_P(GpuStored, PagesWithScalesOfRowsMatchReference) {
   std::cout << seeds.size() << " configurations\n";
 }
 
+/// Row-invariant calls have the bits of one on K and V converted to q's dtype, contiguous and in pages of any size.
+TEST_P(GpuStored, RowInvariantCallsHaveTheBitsOfConvertedTensors) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(100);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = seed / kSeedsOfStored % 4 == 3 ? wide_stored_case(seed) : gpu_stored_case(seed);
+    c.bias = false;
+    c.options.dropout = 0.0F;
+    c.options.row_invariant = true;
+    const bool in_pages = seed % 2 == 0;
+    if (in_pages) {
+      c.packed = c.used = false;
+      c.k_rows = c.v_rows = c.seqlen_k;
+    }
+    c.fill(seed);
+    SCOPED_TRACE(describe(c));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    const auto run = [&](const ForwardArguments& arguments) {
+      DeviceCache call(arguments, device());
+      call.run(c.options, stream());
+      EXPECT_NE(call.explained().find("row-invariant"), std::string::npos) << call.explained();
+    };
+    const StoredCase::Converted tensors = c.converted_keys();
+    run(c.with_outputs(c.with(tensors)));
+    const auto expected = c.results();
+    const ForwardArguments stored = c.with_outputs(c.stored());
+    run(stored);
+    EXPECT_TRUE(c.results() == expected);
+    if (in_pages) {
+      Random random(seed);
+      const CacheCopy pages(stored, CacheKind::pages, random);
+      run(pages.arguments());
+      EXPECT_TRUE(pages.has_the_same_bits());
+    }
+    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed;
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
 TEST_P(GpuStored, WideHeadsMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(100);
   for (const std::uint64_t seed : seeds) {

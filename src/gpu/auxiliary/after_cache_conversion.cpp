@@ -138,7 +138,7 @@ class AfterCacheConversion final : public engine::WrappedCall {
 
 engine::PlannedCallResult after_cache_conversion(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                                  const engine::PlannedCallResult& call) {
-  if (!call.ok() || !converts_cache(problem)) return call;
+  if (!call.ok()) return call;
   const auxiliary::ConvertCacheConfig config = convert_cache_config(problem);
   const Result<runtime::Kernel> kernel =
       find_kernel(config, device, 0, [&] { return convert_cache_variant(config, architecture_of(device)); });

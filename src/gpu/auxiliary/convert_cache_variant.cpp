@@ -6,7 +6,6 @@
 #include <string>
 
 #include "gpu/params/element.h"
-#include "gpu/plan/converted_cache.h"
 
 namespace strobe::gpu {
 
@@ -23,7 +22,7 @@ runtime::Variant convert_cache_variant(const auxiliary::ConvertCacheConfig& conf
 }
 
 void list_cache_conversion(const AttentionProblem& problem, std::string_view architecture, PackList& list) {
-  if (converts_cache(problem)) list.add(convert_cache_variant(convert_cache_config(problem), architecture), 0);
+  list.add(convert_cache_variant(convert_cache_config(problem), architecture), 0);
 }
 
 }  // namespace strobe::gpu

@@ -11,12 +11,11 @@ namespace strobe::gpu {
 
 namespace {
 
-constexpr std::int64_t kMostWideBytes = std::int64_t{1} << 33;  // as there is no other way
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 33;  // as there is no other way
 
 /// Whether the conversion's kernel takes it, whatever its size.
 bool may_be_converted(const AttentionProblem& problem) {
-  const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && !problem.row_invariant &&
-                        problem.dtype != DType::float32;
+  const bool is_cache = problem.stored.given() && problem.pass == Pass::forward && problem.dtype != DType::float32;
   return is_cache && problem.batch != 0 && problem.heads_kv != 0 && problem.seqlen_k != 0 &&
          problem.head_dim % auxiliary::kConvertedElements == 0 &&
          problem.head_dim_v % auxiliary::kConvertedElements == 0;
@@ -38,18 +37,21 @@ Checked converted_bytes(const AttentionProblem& problem, std::int64_t columns) {
 }
 
 bool is_too_large_to_convert(const AttentionProblem& problem) {
-  return has_wide_heads(problem) && may_be_converted(problem) && !all_converted_bytes(problem).at_most(kMostWideBytes);
+  return may_be_converted(problem) && !all_converted_bytes(problem).at_most(kMostBytes);
 }
 
-bool converts_cache(const AttentionProblem& problem) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+bool can_convert_cache(const AttentionProblem& problem) {
+  return may_be_converted(problem) && all_converted_bytes(problem).at_most(kMostBytes);
+}
+
+bool gains_by_conversion(const AttentionProblem& problem) {
+  constexpr std::int64_t kMostGainingBytes = std::int64_t{1} << 30;
   // A key takes about as long to convert as so many query rows to multiply. log: stored-conversion-ahead
   constexpr std::int64_t kLeastRows = 512;
   if (!may_be_converted(problem)) return false;
-  const Checked bytes = all_converted_bytes(problem);
-  if (has_wide_heads(problem)) return bytes.at_most(kMostWideBytes);
   const bool has_blocks = problem.modifiers.block_size != 0;
-  if (problem.packed_k || problem.has_leftpad_k || has_blocks || !bytes.at_most(kMostBytes)) return false;
+  if (problem.packed_k || problem.has_leftpad_k || has_blocks) return false;
+  if (!all_converted_bytes(problem).at_most(kMostGainingBytes)) return false;
   const Checked rows = Checked(problem.total_q) * (problem.heads_q / problem.heads_kv);
   const Checked products = rows * most_visible_keys(problem, score_rule(problem));
   const Checked keys = Checked(problem.batch) * problem.seqlen_k;
@@ -57,7 +59,6 @@ bool converts_cache(const AttentionProblem& problem) {
 }
 
 AttentionProblem with_converted_cache(AttentionProblem problem) {
-  if (!converts_cache(problem)) return problem;
   problem.stored = {};
   problem.page_size = 0;
   problem.has_cache_batch_idx = false;

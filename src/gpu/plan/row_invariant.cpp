@@ -21,8 +21,7 @@ Status check_row_invariant(const AttentionProblem& problem) {
   if (!problem.row_invariant || problem.pass == Pass::backward) return {};
   for (const auto& [name, wanted] :
        {std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"a bias", problem.modifiers.has_bias},
-        std::pair{"a block mask", problem.modifiers.block_size != 0},
-        std::pair{"k in 8 bits", problem.stored.given()}}) {
+        std::pair{"a block mask", problem.modifiers.block_size != 0}}) {
     if (!wanted) continue;
     return unsupported("row_invariant with {} is not supported by the gpu engine; the cpu engine supports it", name);
   }

@@ -176,9 +176,9 @@ __device__ __forceinline__ void hide_by_text(const ScoreBlock<C>& block, Scores<
   }
 }
 
-/// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
+/// Scores whose keys lie behind the sequence's, or outside of what masks by position leave of a row, become -inf.
 template <Config C>
-__device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
+__device__ __forceinline__ void hide_by_position(const ScoreBlock<C>& block, Scores<C>& s) {
   const int first_key = block.first().k;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
@@ -198,10 +198,20 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
       }
     }
   }
+}
+
+/// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
+template <Config C>
+__device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
   if constexpr (hides_by_text(C.rule)) {
+    if (!block.work.template sees_all<C.rule>(block.query_first / C.block_m)) {
+      hide_by_position<C>(block, s);
+    }
     if (!block.shown) {
       hide_by_text<C>(block, s);
     }
+  } else {
+    hide_by_position<C>(block, s);
   }
 }
 

@@ -75,7 +75,6 @@ struct Config {
   // then join those of the segments after it; 0: a row's keys are one segment.
   int segment_blocks = 0;
   bool keeps_in_smem = false;  // what later segments left: else in global memory
-  bool joins_by_rows = false;  // segments join by one formula for any row: else with a shorter one for the usual case
 
   // Pipelined loops find the next tile under the products of a tile's first block: hundreds of cycles of dependent
   // integer arithmetic, which take registers.

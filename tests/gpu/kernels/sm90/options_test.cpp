@@ -239,13 +239,6 @@ struct Choice {
 
 std::ostream& operator<<(std::ostream& out, const Choice& choice) { return out << choice.name; }
 
-void set_row_invariant(AttentionProblem& problem) {
-  problem.head_dim = problem.head_dim_v = 256;
-  problem.row_invariant = true;
-  problem.batch = 16;  // so that each CTA joins the segments of its tiles
-  problem.total_q = problem.total_k = problem.batch * problem.seqlen_q;
-}
-
 const std::vector<Choice> kChoices{
     {"looks_ahead", [](AttentionProblem&) {}, [](forward::Config& c) { c.looks_ahead = !c.looks_ahead; }},
     {"late_values", [](AttentionProblem&) {}, [](forward::Config& c) { c.late_values = !c.late_values; }},
@@ -267,7 +260,6 @@ const std::vector<Choice> kChoices{
      [](forward::Config& c) { c.exponentials_ahead = 0; }},
     {"caps_in_softmax", [](AttentionProblem& p) { p.softcap = 30.0F; },
      [](forward::Config& c) { c.caps_in_softmax = !c.caps_in_softmax; }},
-    {"joins_by_rows", set_row_invariant, [](forward::Config& c) { c.joins_by_rows = !c.joins_by_rows; }},
     {"producer_warpgroups",
      [](AttentionProblem& p) {
        set_few_queries(p, 4);

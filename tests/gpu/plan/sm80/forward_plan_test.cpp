@@ -243,6 +243,14 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
               p.dropout = 0.5F;
             }),
             "row_invariant with dropout is not supported by the gpu engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.batch = 256;
+              p.seqlen_k = 131072;
+              p.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1};
+            }),
+            "row_invariant with k in int8 converts it to 16 bits first on the gpu engine: 256 sequences of 131072 keys "
+            "would take more than 8 GiB; the cpu engine converts nothing");
 }
 
 TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {

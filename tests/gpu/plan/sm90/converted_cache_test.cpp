@@ -10,6 +10,7 @@
 #include "gpu/plan/converted_cache.h"
 #include "gpu/plan/plan_problem.h"
 #include "gpu/variant/architecture.h"
+#include "sm90/cache_conversion.h"
 #include "sm90/family.h"
 #include "sm90/forward_variant.h"
 
@@ -31,12 +32,12 @@ template <class Change>
 bool converts(const Change& change) {
   AttentionProblem problem = chunk(512);
   change(problem);
-  return gpu::converts_cache(problem);
+  return converts_cache(problem);
 }
 
 TEST(Sm90ConvertedCache, IsThatOfManyQueryRows) {
-  EXPECT_TRUE(gpu::converts_cache(chunk(128)));
-  EXPECT_FALSE(gpu::converts_cache(chunk(127)));
+  EXPECT_TRUE(converts_cache(chunk(128)));
+  EXPECT_FALSE(converts_cache(chunk(127)));
   EXPECT_TRUE(converts([](AttentionProblem& p) { p.page_size = 16, p.has_seqused_k = true; }));
   EXPECT_TRUE(converts([](AttentionProblem& p) { p.page_size = 1; }));
   EXPECT_TRUE(converts([](AttentionProblem& p) { p.has_cache_batch_idx = true; }));
@@ -45,7 +46,7 @@ TEST(Sm90ConvertedCache, IsThatOfManyQueryRows) {
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.stored = {}; }));
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.packed_k = true; }));
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.has_leftpad_k = true; }));
-  EXPECT_FALSE(converts([](AttentionProblem& p) { p.row_invariant = true; }));
+  EXPECT_TRUE(converts([](AttentionProblem& p) { p.row_invariant = true; }));
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.dtype = DType::float32; }));
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.modifiers.block_size = 128; }));
   EXPECT_FALSE(converts([](AttentionProblem& p) { p.head_dim = 36; }));
@@ -62,8 +63,24 @@ TEST(Sm90ConvertedCache, IsEveryOneOfWideHeads) {
   EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.seqlen_q = 1, p.total_q = p.batch; }));
   EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.packed_k = true; }));
   EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.modifiers.block_size = 128; }));
-  EXPECT_FALSE(converts_wide([](AttentionProblem& p) { p.row_invariant = true; }));
+  EXPECT_TRUE(converts_wide([](AttentionProblem& p) { p.row_invariant = true; }));
   EXPECT_FALSE(converts_wide([](AttentionProblem& p) { p.dtype = DType::float32; }));
+}
+
+/// Whose few query rows are not those of another kernel: pages that TMA does not bring are converted for them, too.
+TEST(Sm90ConvertedCache, IsOneOfOddPagesInRowInvariantCalls) {
+  const auto converts_decode = [](const auto& change) {
+    return converts([&](AttentionProblem& p) {
+      p.seqlen_q = 1, p.total_q = p.batch;
+      p.row_invariant = true;
+      change(p);
+    });
+  };
+  EXPECT_FALSE(converts_decode([](AttentionProblem&) {}));
+  EXPECT_FALSE(converts_decode([](AttentionProblem& p) { p.page_size = 16; }));
+  EXPECT_TRUE(converts_decode([](AttentionProblem& p) { p.page_size = 12; }));
+  EXPECT_TRUE(converts_decode([](AttentionProblem& p) { p.page_size = 16, p.has_leftpad_k = true; }));
+  EXPECT_FALSE(converts_decode([](AttentionProblem& p) { p.page_size = 12, p.row_invariant = false; }));
 }
 
 TEST(Sm90ConvertedCache, PackedRowsStayPacked) {

@@ -207,8 +207,7 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
        "ping_pong, segment_blocks 32, keeps_in_smem, no looks_ahead, output_stages 1, producer_registers 32, "
        "consumer_registers 160"},
       {4096, 128, row_invariant, "row_invariant, segment_blocks 16, keeps_in_smem"},
-      {8192, 256, row_invariant,
-       "row_invariant, head_dim 256, head_dim_v 256, block_n 64, serial, segment_blocks 64, joins_by_rows"},
+      {8192, 256, row_invariant, "row_invariant, head_dim 256, head_dim_v 256, block_n 64, serial, segment_blocks 64"},
       {4096, 64, stored,
        "head_dim 64, head_dim_v 64, block_n 64, int8, raw_stages 4, output_stages 1, producer_registers 88, "
        "consumer_registers 208"},

@@ -99,11 +99,6 @@ TEST(Sm90ForwardPlan, NamesWhatItLacks) {
               p.modifiers.block_size = 64;
             }),
             "row_invariant with a block mask is not supported by the gpu engine; the cpu engine supports it");
-  EXPECT_EQ(rejection([](AttentionProblem& p) {
-              p.row_invariant = true;
-              p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32};
-            }),
-            "row_invariant with k in 8 bits is not supported by the gpu engine; the cpu engine supports it");
 }
 
 TEST(Sm90ForwardPlan, OptionsBecomeFieldsOfTheVariant) {

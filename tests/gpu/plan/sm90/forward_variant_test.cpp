@@ -35,7 +35,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
                 "strobe::sm90::forward::KeySource::tensor, .format = " +
                 gpu::cpp_text(config.format) +
                 ", .entries = false, .whole_chunks = false, "
-                ".bias_stages = 0, .segment_blocks = 0, .keeps_in_smem = false, .joins_by_rows = false, "
+                ".bias_stages = 0, .segment_blocks = 0, .keeps_in_smem = false, "
                 ".looks_ahead = true, .late_values = true, .masks_by_words = true, .own_begins = false, "
                 ".relative_alibi = false, .caps_in_softmax = false, .finds_work_again = false, "
                 ".exponentials_ahead = 0, .pages_ahead = false, .output_stages = 2, .producer_registers = 24, "

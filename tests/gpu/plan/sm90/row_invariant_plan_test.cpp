@@ -20,7 +20,7 @@ TEST(Sm90ForwardPlan, RowInvariantCallsHaveOneGridOfKeys) {
        {std::pair{32, 32}, {64, 64}, {96, 128}, {128, 128}, {192, 128}, {64, 256}, {256, 256}}) {
     for (const std::int64_t queries : {1, 4, 16, 200, 5000}) {
       for (const std::int64_t keys : {100, 5000, 70000}) {
-        for (int layout = 0; layout < 4; ++layout) {
+        for (int layout = 0; layout < 6; ++layout) {
           AttentionProblem problem = problem_of(keys, head_dim, head_dim_v);
           problem.row_invariant = true;
           problem.heads_kv = layout % 2 == 0 ? 8 : 2;
@@ -28,7 +28,8 @@ TEST(Sm90ForwardPlan, RowInvariantCallsHaveOneGridOfKeys) {
           problem.total_q = queries * problem.batch;
           problem.causal = layout == 1 ? CausalMask::none : CausalMask::bottom_right;
           problem.has_seqused_k = layout > 1;
-          problem.page_size = layout == 3 ? 12 : 0;
+          problem.page_size = layout == 3 ? 12 : layout == 5 ? 16 : 0;
+          if (layout > 3) problem.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = keys};
           const forward::Config config = config_of(problem);
           AttentionProblem other = problem_of(100000, head_dim, head_dim_v);
           other.row_invariant = true;

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "call/row_format.h"
-#include "gpu/plan/converted_cache.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/cache_conversion.h"
 #include "sm90/forward_plan.h"
 #include "sm90/rows_in_format.h"
 
@@ -243,10 +243,10 @@ TEST(Sm90WidePlan, LatentRowsOfALargeCacheStay) {
   problem.page_size = 64;
   problem.seqlen_k = 128 * 1024;
   problem.stored = {.dtype = DType::float8_e4m3, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
-  EXPECT_FALSE(gpu::converts_cache(problem));
+  EXPECT_FALSE(converts_cache(problem));
   EXPECT_TRUE(cache_rows_config(problem, kH200).has_value());
   problem.batch = problem.total_q = 1;
-  EXPECT_TRUE(gpu::converts_cache(problem));
+  EXPECT_TRUE(converts_cache(problem));
   EXPECT_FALSE(cache_rows_config(problem, kH200).has_value());
 }
 

@@ -44,17 +44,13 @@ class KeptRows<C> {
       softmax.sum[r] = rows_[r].sum;
     }
     const auto by_row = [&](float kept, float next, int r) { return score::joined(kept, next, factors[r]); };
-    if constexpr (C.joins_by_rows) {
+    const bool all = factors[0].takes_kept && factors[0].takes_next && factors[1].takes_kept && factors[1].takes_next;
+    if (__all_sync(kFullWarp, all)) {  // nearly always
+      join_all(o, [&](float kept, float next, int r) {
+        return __fmaf_rn(next, factors[r].next, __fmul_rn(kept, factors[r].kept));
+      });
+    } else if (__any_sync(kFullWarp, factors[0].takes_kept || factors[1].takes_kept)) {
       join_all(o, by_row);
-    } else {
-      const bool all = factors[0].takes_kept && factors[0].takes_next && factors[1].takes_kept && factors[1].takes_next;
-      if (__all_sync(kFullWarp, all)) {  // nearly always
-        join_all(o, [&](float kept, float next, int r) {
-          return __fmaf_rn(next, factors[r].next, __fmul_rn(kept, factors[r].kept));
-        });
-      } else if (__any_sync(kFullWarp, factors[0].takes_kept || factors[1].takes_kept)) {
-        join_all(o, by_row);
-      }
     }
   }
 
