@@ -91,6 +91,33 @@ def test_masks_of_both_kinds_join():
     np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("normalize", ["softmax", "none"])
+@pytest.mark.parametrize(
+    "score", ["2 * tanh(score)", "score * score", "max(score, 0)", "-score", "score * cap", "score + cap * k"]
+)
+def test_what_a_mask_hides_no_score_brings_back(score, normalize):
+    """A mask that is a tensor hides what the same mask as text hides, in both passes."""
+    captures = {"cap": np.array(-0.5, np.float32)} if "cap" in score else {}
+    options = {"score": score, "normalize": normalize, "softcap": 9.0}
+    seen = SEEN[None].repeat(BATCH, 0)
+    seen[0, 3] = False
+    tensor = options | {"mask": seen, "captures": captures or None}
+    text = options | {"mask": "seen[batch][q][k]", "captures": {**captures, "seen": seen}}
+    results = []
+    for call in (tensor, text):
+        o, lse = strobe.attention(Q, K, V, return_lse=True, **call) if normalize == "softmax" else (None, None)
+        out = strobe.attention(Q, K, V, **call) if o is None else o
+        results.append((out, *strobe.attention_backward(np.ones_like(out), Q, K, V, o, lse, **call)))
+    for mine, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=0, atol=1e-5)
+    assert "score" in strobe.explain(Q, K, V, **tensor)
+
+
+def test_a_mask_leaves_texts_that_options_say_options():
+    text = {"score": "score + slope[head] * (k - q)", "causal": "top_left", "captures": {"slope": SLOPE}}
+    assert "the score is the option ALiBi" in strobe.explain(Q, K, V, mask=SEEN[None], **text)
+
+
 def test_gradients_of_captures():
     options = {
         "score": f"score * temperature[head] + table[head][k - q + {SQ - 1}] * cap",
