@@ -34,6 +34,16 @@ def call(x, **options):
     return strobe.attention(x.q, x.k, x.v, return_lse=True, **x.options, **options)
 
 
+@pytest.mark.parametrize("score", ["0.5 * score", "2 * tanh(score) + 0.1 * score", "abs(score)", "score * (0.5 + 0.1 * head)"])
+def test_texts_see_the_keys_as_they_were(qkv, score):
+    q, k, v = qkv
+    k += 1.5 * np.random.default_rng(8).standard_normal((1, 1, 2, 64), dtype=np.float32)
+    o, lse = call(strobe.quantize(q, k, v), score=score)
+    wanted, wanted_lse = strobe.attention(q, k, v, score=score, return_lse=True)
+    assert np.sqrt(np.square(o - wanted).mean()) < 2 * MOST_ERROR["int8"]
+    np.testing.assert_allclose(lse, wanted_lse, atol=0.1)
+
+
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_close_to_float64(qkv, element, causal):
