@@ -48,6 +48,10 @@ class ScoreFunction:
         """The simplified texts, their derivatives by the score and by every capture, and how gradients are summed."""
         return self._function.explain()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are parsed anew, with copies of the captures."""
+        return type(self), (self.score, self.mask, self.captures)
+
     def __repr__(self) -> str:
         texts = [f"{name}={text!r}" for name, text in (("score", self.score), ("mask", self.mask)) if text is not None]
         captures = [f"captures={sorted(self.captures)}"] if self.captures else []

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores and masks as texts, with tensors that they read, of NumPy's arrays."""
 
+import copy
+import pickle
+
 import expression_reference
 import numpy as np
 import pytest
@@ -73,6 +76,15 @@ def test_a_function_holds_texts_and_captures():
     assert repr(function) == (
         "ScoreFunction(score='score + slope[head] * (k - q)', mask='k <= q + 8', captures=['slope'])"
     )
+
+
+def test_functions_are_copied_and_pickled_with_their_captures():
+    function = strobe.ScoreFunction("score + slope[head] * (k - q)", "k <= q + 8", {"slope": SLOPE})
+    wanted = strobe.attention(Q, K, V, score=function)
+    for other in (copy.copy(function), copy.deepcopy(function), pickle.loads(pickle.dumps(function))):
+        assert other.explain() == function.explain()
+        np.testing.assert_array_equal(strobe.attention(Q, K, V, score=other), wanted)
+    assert copy.deepcopy(function).captures["slope"] is not SLOPE
 
 
 def test_masks_of_both_kinds_join():
