@@ -8,6 +8,7 @@ import expression_reference
 import numpy as np
 import pytest
 import strobe
+import strobe.torch
 import torch
 from strobe import _core
 
