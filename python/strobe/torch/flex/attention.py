@@ -83,8 +83,8 @@ def create_block_mask(
             raise ValueError(f"{name} is {size}: it must be 0 or more")
     sizes = Sizes(B or 1, H or 1, Q_LEN, KV_LEN)
     trace(None, mask_mod, sizes, torch.float32, None)
-    blocks = tuple(BLOCK_SIZE) if isinstance(BLOCK_SIZE, (tuple, list)) else (BLOCK_SIZE, BLOCK_SIZE)
-    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks, device)
+    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) else (BLOCK_SIZE, BLOCK_SIZE)
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), (rows, columns), device)
 
 
 def flex_attention(
