@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score and mask texts of a call, whatever framework its tensors are of. docs/expressions.md has the language."""
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -46,6 +47,10 @@ class ScoreFunction:
     def explain(self) -> str:
         """The simplified texts, their derivatives by the score and by every capture, and how gradients are summed."""
         return self._function.explain()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are parsed anew, with copies of the captures."""
+        return type(self), (self.score, self.mask, self.captures)
 
     def __repr__(self) -> str:
         texts = [f"{name}={text!r}" for name, text in (("score", self.score), ("mask", self.mask)) if text is not None]
@@ -96,6 +101,18 @@ def check_texts(options: Mapping[str, Any]) -> None:
         _differentiable(*texts, _types(captures_of(options)))
 
 
+def keep_hidden(options: Any, *, look: bool = True) -> None:
+    """Lets a score's text leave -inf as it is, by which a mask that becomes a bias hides a key: tanh(-inf) is -1.
+
+    A text that adds to a multiple of the score does so by itself, which a compiler cannot ``look`` for.
+    """
+    score = options.get("score")
+    if not isinstance(score, str) or score == "":
+        return
+    if not look or not _keeps_hidden(score, options.get("mask_text"), _types(captures_of(options))):
+        options["score"] = f"score == -inf ? -inf : ({score})"
+
+
 Types = tuple[tuple[str, str, int], ...]
 """Name, dtype and rank of each capture."""
 
@@ -108,6 +125,13 @@ def _types(captures: Mapping[str, Any]) -> Types:
 def _function(score: str | None, mask: str | None, types: Types) -> _core.ScoreFunction:
     captures = {name: tensor_shape((1,) * rank, dtype, "cpu") for name, dtype, rank in types}
     return _core.ScoreFunction(score or "", mask or "", captures)
+
+
+@lru_cache(maxsize=256)
+def _keeps_hidden(score: str, mask: str | None, types: Types) -> bool:
+    """Whether the derivative by the score is a positive number, in all places."""
+    slope = re.search(r"^d score / d score: ([0-9.e+-]+)$", _function(score, mask, types).explain(), re.MULTILINE)
+    return slope is not None and float(slope[1]) > 0
 
 
 @lru_cache(maxsize=256)

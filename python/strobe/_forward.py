@@ -42,6 +42,8 @@ def outputs_of(
     """out, lse and max_logits, None where it is not asked for; options["out_dtype"] leaves the options."""
     if "q_descale" in options:
         out = _eight_bit_output(q, v, out, options)
+    elif options.get("out_dtype") is not None:
+        options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")  # by which the call refuses it
     if out is None:
         out = framework.empty_output(q, v)
     lse = framework.empty(lse_shape(q), q, "float32") if return_lse else None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from strobe._expressions import keep_hidden
 from strobe._frameworks import Framework, framework_of
 from strobe._option_list import OPTIONS
 from strobe._options import Tensor
@@ -44,6 +45,7 @@ def apply_mask(
     given = checked_mask(mask, shape_of(q), shape_of(k), options)
     if given is None:
         return k, v
+    keep_hidden(options, look=not framework.is_compiling())
     is_bool = dtype_name(given.dtype) == "bool"
     if read and is_bool:
         lengths = used_lengths(np.asarray(given), shape_of(q), shape_of(k), options, has_backward)
@@ -71,6 +73,7 @@ def plan_mask(mask: Any, qk: tuple[Shape, Shape], device: str, options: dict[str
     mask = checked_mask(mask, q, k, options)
     if mask is None:
         return
+    keep_hidden(options)
     if device == "cpu" and framework_of(mask).can_read(mask) and dtype_name(mask.dtype) == "bool":
         lengths = used_lengths(np.asarray(mask), q, k, options, has_backward)
         if lengths is not None:

@@ -69,6 +69,12 @@ bool lengths_are_equal(const AttentionProblem& problem) {
          !problem.has_seqused_k && !problem.has_leftpad_k && problem.page_size == 0;
 }
 
+/// Whether the call has slopes of its own: distances count from the center, which moves with a top-left causal mask.
+bool has_own_slopes(const AttentionProblem& problem) {
+  if (!problem.modifiers.has_alibi) return false;
+  return !problem.expression.score_is_option || !problem.expression.formula->score_terms()->slopes.given();
+}
+
 bool is_open(const Window& window) { return window.left < 0 && window.right < 0; }
 
 /// Sets the options that hide what the bounds do; false where there are none.
@@ -76,7 +82,7 @@ bool set_options(const Bounds& bounds, AttentionProblem& problem) {
   Window window = bounds.from_center;
   const bool from_query = !is_open(bounds.from_query);
   if (from_query && !lengths_are_equal(problem)) {
-    if (!is_open(bounds.from_center) || bounds.from_query.right != 0) return false;
+    if (!is_open(bounds.from_center) || bounds.from_query.right != 0 || has_own_slopes(problem)) return false;
     problem.causal = CausalMask::top_left;
     problem.window = {.left = bounds.from_query.left, .right = -1};
     return true;

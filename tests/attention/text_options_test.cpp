@@ -245,6 +245,25 @@ TEST_P(TextOptions, OfOtherCallsMatchTheReference) {
   }
 }
 
+// The slopes of a call count distances from the center, wherever its text's mask begins.
+TEST_P(TextOptions, OfMasksBesideSlopesMatchTheReference) {
+  const TextCase with_bias{"score + bias[head][q][k]", "k <= q", {bias_of({kHeads, 70, 40})}};
+  for (const TextCase& text : {TextCase{"", "k <= q", {}}, TextCase{"", "k <= q && q - k < 20", {}},
+                               TextCase{"", "k <= q && k % 2 == 0", {}}, with_bias}) {
+    const auto expect = [&](const std::function<void(AttentionCase&)>& change) {
+      expect_matches(four_heads(70, 40), [&](AttentionCase& attention) {
+        attention.text = text;
+        attention.alibi = Alibi::per_head;
+        change(attention);
+      });
+    };
+    expect([](AttentionCase&) {});
+    expect([](AttentionCase& a) { a.alibi = Alibi::per_batch_and_head; });
+    expect([](AttentionCase& a) { a.q.seqused = {70, 20}, a.k.seqused = {40, 33}; });
+    expect([](AttentionCase& a) { a.q.cu_seqlens = {0, 30, 70}, a.k.cu_seqlens = {0, 15, 40}; });
+  }
+}
+
 // Calls whose captures alone differ follow one another on a thread, which keeps their plans.
 TEST(TextOptionsPlans, AreNotThoseOfOtherCaptures) {
   for (const std::int64_t columns : {90, 60, 90, 100}) {

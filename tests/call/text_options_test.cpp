@@ -252,6 +252,23 @@ TEST(TextOptions, LeaveAlibiOfOtherDistances) {
   EXPECT_FALSE(is_text(forward("score - slope[head] * abs(k - (q + k_len - q_len))", "", 7)));
 }
 
+TEST(TextOptions, LeaveMasksThatMoveTheCenterOfSlopes) {
+  const auto slopes = [](Call& c) { c.modifiers.alibi_slopes = view_of<ConstTensorView>({kHeads}, DType::float32); };
+  const auto forward = [](const Call& call, std::int64_t queries) {
+    return with_implied_options(call.with([&](Call& c) { c.queries = queries; }).forward());
+  };
+  for (const char* const mask : {"k <= q", "k <= q && q - k < 9", "k <= q && k % 2 == 0"}) {
+    const Call plain("", {}, mask);
+    const Call with_slopes = plain.with(slopes);
+    EXPECT_EQ(forward(plain, 7).causal, CausalMask::top_left) << mask;
+    EXPECT_EQ(forward(with_slopes, 7).causal, CausalMask::none) << mask;
+    EXPECT_TRUE(forward(with_slopes, 7).expression.given()) << mask;
+    EXPECT_EQ(forward(with_slopes, kRows).causal, CausalMask::bottom_right) << mask;
+    EXPECT_EQ(forward(Call(kBiasText, {{"bias", {kHeads, 7, kRows}}}, mask).with(slopes), 7).causal, CausalMask::none);
+    EXPECT_EQ(forward(Call(kAlibi, {kSlope}, mask), 7).causal, CausalMask::top_left) << mask;
+  }
+}
+
 TEST(TextOptions, LeaveSlopesThatTheOptionLacks) {
   EXPECT_TRUE(is_text(Call(kAlibi, {{"slope", {kHeads - 1}}}, "k <= q").forward()));
   EXPECT_TRUE(is_text(Call(kAlibi, {{"slope", {kHeads}, DType::float16}}, "k <= q").forward()));

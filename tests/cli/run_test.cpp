@@ -198,6 +198,10 @@ TEST_F(Run, RejectsWrongFlagsInOneLine) {
   expect_rejection(run_program({"run", "--v", folder_ / "v.npy"}), 2, "--v requires --q");
   expect_rejection(run_program(flags + std::vector<std::string>{"--input", "x"}), 2, "--input");
   expect_rejection(run_program(flags + std::vector<std::string>{"--threads", "-3"}), 2, "--threads");
+  for (const char* const flag : {"--do", "--bias", "--sink", "--block-mask", "--score", "--mask-text"}) {
+    expect_rejection(run_program(flags + std::vector<std::string>{flag, ""}), 2,
+                     std::string(flag) + ": '' is no value");
+  }
   EXPECT_FALSE(wrote("o"));
 }
 

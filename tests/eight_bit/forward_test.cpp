@@ -9,6 +9,7 @@
 
 #include "attention/seeds.h"
 #include "eight_bit/eight_bit_case.h"
+#include "strobe/expression.h"
 
 namespace strobe::test {
 namespace {
@@ -48,6 +49,30 @@ TEST(EightBitForward, CentringIsPutRight) {
     c.quantize.center_k = false;
     ASSERT_TRUE(c.run().ok());
     for (std::size_t i = 0; i < centred.size(); ++i) EXPECT_NEAR(centred[i], floats(c.lse)[i], 0.1F) << softcap;
+  }
+}
+
+TEST(EightBitForward, TextsSeeTheKeysAsTheyWere) {
+  for (const char* const text :
+       {"score < 0 ? 0.5 * score : score", "0.5 * score", "20 * tanh(score / 20) - score / 4"}) {
+    const auto function = ScoreFunction::parse(text);
+    ASSERT_TRUE(function.ok());
+    EightBitCase c;
+    c.sink = true;
+    c.fill(9);
+    for (float& x : floats(c.k)) x += 1.0F;
+    std::vector<float> lse[2], o[2];
+    for (const bool centred : {false, true}) {
+      c.quantize.center_k = centred;
+      ASSERT_TRUE(c.prepare().ok());
+      ForwardArguments arguments = c.arguments();
+      arguments.modifiers.function = &*function;
+      ASSERT_TRUE(forward(arguments, c.options).ok());
+      lse[centred].assign(floats(c.lse).begin(), floats(c.lse).end());
+      o[centred].assign(floats(c.o).begin(), floats(c.o).end());
+    }
+    for (std::size_t i = 0; i < lse[0].size(); ++i) EXPECT_NEAR(lse[1][i], lse[0][i], 0.1F) << text;
+    for (std::size_t i = 0; i < o[0].size(); ++i) EXPECT_NEAR(o[1][i], o[0][i], 0.1F) << text;
   }
 }
 

@@ -72,6 +72,9 @@ ROTARY = {"rotary_cos": draw(32, 8), "rotary_sin": draw(32, 8)}
         (USED | {"cache_leftpad": torch.tensor([0, 1])}, ValueError, "leftpad_k is int64: it must be int32"),
         (USED | {"cache_leftpad": int32(1)}, ValueError, "leftpad_k has shape"),
         (USED | {"window_size": (1.5, 2.5)}, TypeError, "window_size is of type float: it must be an integer"),
+        (USED | {"window_size": (None, 0)}, TypeError, "window_size is of type NoneType: it must be an integer"),
+        (USED | {"window_size": None}, TypeError, "window_size is of type NoneType: it must be a pair of integers"),
+        (USED | {"window_size": 3}, TypeError, "window_size is of type int: it must be a pair of integers"),
     ],
 )
 def test_caches(module, options, error, message):

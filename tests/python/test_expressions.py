@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores and masks as texts, with tensors that they read, of NumPy's arrays."""
 
+import copy
+import pickle
+
 import expression_reference
 import numpy as np
 import pytest
 import strobe
+import strobe.torch
 import torch
 from strobe import _core
 
@@ -75,6 +79,15 @@ def test_a_function_holds_texts_and_captures():
     )
 
 
+def test_functions_are_copied_and_pickled_with_their_captures():
+    function = strobe.ScoreFunction("score + slope[head] * (k - q)", "k <= q + 8", {"slope": SLOPE})
+    wanted = strobe.attention(Q, K, V, score=function)
+    for other in (copy.copy(function), copy.deepcopy(function), pickle.loads(pickle.dumps(function))):
+        assert other.explain() == function.explain()
+        np.testing.assert_array_equal(strobe.attention(Q, K, V, score=other), wanted)
+    assert copy.deepcopy(function).captures["slope"] is not SLOPE
+
+
 def test_masks_of_both_kinds_join():
     mask = GENERATOR.random((BATCH, SQ, SK)) < 0.7
     out = strobe.attention(Q, K, V, mask=mask, mask_text="k <= q + 3")
@@ -89,6 +102,33 @@ def test_masks_of_both_kinds_join():
         bias=np.where(padding, SK - 2.0 * np.arange(SK), -np.inf).astype(np.float32)[:, None, None].repeat(SQ, 2),
     )
     np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("normalize", ["softmax", "none"])
+@pytest.mark.parametrize(
+    "score", ["2 * tanh(score)", "score * score", "max(score, 0)", "-score", "score * cap", "score + cap * k"]
+)
+def test_what_a_mask_hides_no_score_brings_back(score, normalize):
+    """A mask that is a tensor hides what the same mask as text hides, in both passes."""
+    captures = {"cap": np.array(-0.5, np.float32)} if "cap" in score else {}
+    options = {"score": score, "normalize": normalize, "softcap": 9.0}
+    seen = SEEN[None].repeat(BATCH, 0)
+    seen[0, 3] = False
+    tensor = options | {"mask": seen, "captures": captures or None}
+    text = options | {"mask": "seen[batch][q][k]", "captures": {**captures, "seen": seen}}
+    results = []
+    for call in (tensor, text):
+        o, lse = strobe.attention(Q, K, V, return_lse=True, **call) if normalize == "softmax" else (None, None)
+        out = strobe.attention(Q, K, V, **call) if o is None else o
+        results.append((out, *strobe.attention_backward(np.ones_like(out), Q, K, V, o, lse, **call)))
+    for mine, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=0, atol=1e-5)
+    assert "score" in strobe.explain(Q, K, V, **tensor)
+
+
+def test_a_mask_leaves_texts_that_options_say_options():
+    text = {"score": "score + slope[head] * (k - q)", "causal": "top_left", "captures": {"slope": SLOPE}}
+    assert "the score is the option ALiBi" in strobe.explain(Q, K, V, mask=SEEN[None], **text)
 
 
 def test_gradients_of_captures():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score and mask texts in JAX: gradients of captures, compiled calls and vmap."""
 
+import functools
+
 import expression_reference
 import jax
 import jax.numpy as jnp
@@ -73,6 +75,22 @@ def test_vmap_is_a_loop_whose_batches_begin_at_0():
     tables = jnp.stack([TABLE, 2 * TABLE])
     batched = jax.vmap(lambda table: attend(Q, K, V, table, TEMPERATURE))(tables)
     np.testing.assert_array_equal(batched[1], attend(Q, K, V, tables[1], TEMPERATURE))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_masks_hide_no_score_brings_back(compiled):
+    ids = np.arange(SK, dtype=np.int32) % 2 + np.zeros((B, 1), np.int32)
+    seen = ids[:, :SQ, None] == ids[:, None]
+
+    def attend(q, score, **masks):
+        call = functools.partial(strobe.jax.attention, score=score, **masks)
+        return (jax.jit(call) if compiled else call)(q, K, V)
+
+    for score in ("2 * tanh(score)", "-score", "score + k"):
+        wanted = attend(Q, score, mask="seen[batch][q][k]", captures={"seen": seen})
+        np.testing.assert_allclose(attend(Q, score, mask=seen), wanted, rtol=0, atol=2e-6)
+        segments = {"q_segment_ids": ids[:, :SQ], "kv_segment_ids": ids}
+        np.testing.assert_allclose(attend(Q, score, **segments), wanted, rtol=0, atol=2e-6)
 
 
 def test_functions_and_arrays_by_the_common_name():

@@ -34,6 +34,16 @@ def call(x, **options):
     return strobe.attention(x.q, x.k, x.v, return_lse=True, **x.options, **options)
 
 
+@pytest.mark.parametrize("score", ["score / 2", "2 * tanh(score) + 0.1 * score", "abs(score)", "score / (2 + head)"])
+def test_texts_see_the_keys_as_they_were(qkv, score):
+    q, k, v = qkv
+    k += 1.5 * np.random.default_rng(8).standard_normal((1, 1, 2, 64), dtype=np.float32)
+    o, lse = call(strobe.quantize(q, k, v), score=score)
+    wanted, wanted_lse = strobe.attention(q, k, v, score=score, return_lse=True)
+    assert np.sqrt(np.square(o - wanted).mean()) < 2 * MOST_ERROR["int8"]
+    np.testing.assert_allclose(lse, wanted_lse, atol=0.1)
+
+
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_close_to_float64(qkv, element, causal):
@@ -171,6 +181,8 @@ def test_misuse_of_attention(qkv):
         strobe.attention(x.q, x.k, x.v)
     with pytest.raises(ValueError, match="out_dtype is given, but q is float32"):
         strobe.attention(*qkv, out_dtype="float32")
+    with pytest.raises(ValueError, match="out_dtype is given, but q is float32"):
+        strobe.attention(*map(torch.from_numpy, qkv), out_dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="out is float8_e4m3: it must be float32, float16 or bfloat16"):
         strobe.attention(x.q, x.k, x.v, **x.options | {"out_dtype": "float8_e4m3fn"})
     with pytest.raises(ValueError, match="q_shift is given, but q is float32"):
@@ -184,8 +196,11 @@ def test_no_gradients(qkv):
     with torch.no_grad():
         x = strobe.quantize(q, k, v)
     sink = torch.zeros(4, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="such calls have neither gradients"):
+    with pytest.raises(NotImplementedError, match="q_descale is given: calls on 8 bits have neither gradients"):
         strobe.torch.attention(x.q, x.k, x.v, sink=sink, **x.options)
+    stored = {"k_descale": torch.ones(1, 1, 1), "v_descale": torch.ones(1, 1, 1)}  # of keys beside a q that is recorded
+    with pytest.raises(NotImplementedError, match="k_descale is given: calls on 8 bits have neither gradients"):
+        strobe.torch.attention(q, *(x.to(torch.int8) for x in (k.detach(), v.detach())), **stored)
     with pytest.raises(NotImplementedError, match="8-bit tensors have no gradients"):
         jax.grad(lambda q: strobe.quantize(q, *qkv[1:]).q_descale.sum())(qkv[0])
     y = strobe.quantize(*(jax.numpy.asarray(a) for a in qkv))

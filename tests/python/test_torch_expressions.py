@@ -208,3 +208,16 @@ def test_calls_on_many_devices_have_no_texts():
     lengths = torch.tensor([SK, SK], dtype=torch.int32)
     with pytest.raises(NotImplementedError, match=r"score is given: strobe\.torch\.shard_attention has"):
         strobe.torch.shard_attention(Q[:, :1], K, V, lengths, shard=(0, 1), score="score * 2")
+
+
+def test_what_a_mask_hides_no_score_brings_back_in_a_graph():
+    seen = torch.rand(B, SQ, SK, generator=torch.Generator().manual_seed(3)) < 0.7
+
+    def attend(score, mask, captures=None):
+        return strobe.torch.attention(Q, K, V, score=score, mask=mask, captures=captures)
+
+    for score in ("2 * tanh(score)", "score + k"):
+        compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+        wanted = attend(score, "seen[batch][q][k]", {"seen": seen})
+        torch.testing.assert_close(compiled(score, seen), wanted, rtol=0, atol=2e-6)
+        torch.testing.assert_close(attend(score, seen), wanted, rtol=0, atol=2e-6)

@@ -3,6 +3,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import strobe
 import strobe.torch
@@ -92,6 +93,8 @@ UNTRACED = {
     ),
     "a power of 40 bits": (lambda s, b, h, q, k: s + (k + 200) ** 5, "an integer that may be"),
     "a shift of 33 bits": (lambda s, b, h, q, k: s + ((-k) << 27), "an integer that may be -6845104128"),
+    "a key of a dict": (lambda s, b, h, q, k: s * {0: 1, 1: 2}[h], "a traced value as a key of a dict or a set"),
+    "an array": (lambda s, b, h, q, k: s * np.ones(3), "a ndarray of shape [3], where a number or a tensor is needed"),
     "an unknown argument": (lambda s, b, h, q, k: torch.div(s, 2, rounding_mode="up"), 'rounding_mode="up"'),
     "ids by a search": (
         lambda s, b, h, q, k: s + torch.searchsorted(LENGTHS, q), "`searchsorted` of a traced value (compute the",
@@ -188,6 +191,21 @@ def test_an_error_of_the_functions_own_passes_through():
         strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: s / (1 // 0))
 
 
+def test_an_array_with_a_traced_index_says_what_it_is():
+    with pytest.raises(IndexError) as caught:
+        strobe.torch.flex_attention(Q, K, V, lambda s, b, h, q, k: s + np.ones(4)[h])
+    assert caught.value.__notes__ == ["score_mod was run on values that stand for positions, which index tensors alone"]
+
+
+def test_sizes_of_masks_and_blocks():
+    make = strobe.torch.create_block_mask
+    assert make(causal, np.int64(2), None, np.int64(8), 8, BLOCK_SIZE=[64, 32]).BLOCK_SIZE == (64, 32)
+    with pytest.raises(TypeError, match="Q_LEN is of type float: it must be an integer"):
+        make(causal, None, None, 8.0, 8)
+    with pytest.raises(ValueError, match="KV_LEN is -1: it must be 0 or more"):
+        make(causal, None, None, 8, -1)
+
+
 def test_wrong_calls():
     flex = strobe.torch.flex_attention
     with pytest.raises(TypeError, match="query is of type"):
@@ -196,6 +214,8 @@ def test_wrong_calls():
         flex(Q[0], K, V)
     with pytest.raises(ValueError, match="query has 4 heads and key 2: set enable_gqa"):
         flex(Q, K[:, :2], V[:, :2])
+    with pytest.raises(TypeError, match="score_mod is of type float: it must be a function of"):
+        flex(Q, K, V, 2.0)
     with pytest.raises(TypeError, match="block_mask is of type"):
         flex(Q, K, V, block_mask=torch.ones(3))
     with pytest.raises(ValueError, match="block_mask is of 8 queries and 8 keys: the call has 40 and 52"):

@@ -6,6 +6,8 @@ import pytest
 import strobe
 import strobe.torch
 import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
 
 TENSOR = "it must be a torch.Tensor; strobe.attention takes tensors of other frameworks"
 STRIDED = "it must be dense, torch.strided"
@@ -101,3 +103,19 @@ def test_tensors_of_two_frameworks():
     x = tensors()
     wanted = strobe.attention(**x)
     assert torch.equal(strobe.attention(**x | {"k": x["k"].numpy()}), wanted)
+
+
+def test_tensors_of_the_meta_device_have_results_there():
+    """Shapes and operations are counted without memory."""
+    q, k, v = (torch.zeros(2, n, 2, 8, device="meta", requires_grad=True) for n in (4, 9, 9))
+    mask = torch.zeros(2, 9, dtype=torch.bool, device="meta")
+    o, lse = strobe.torch.attention(q, k, v, mask=mask, score="tanh(score)", return_lse=True)
+    assert (o.device.type, o.shape, lse.shape) == ("meta", (2, 4, 2, 8), (2, 2, 4))
+    gradients = torch.autograd.grad(o.sum(), (q, k, v))
+    assert [x.shape for x in gradients] == [x.shape for x in (q, k, v)]
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    with strobe.torch.sdpa(), FlopCounterMode(display=False) as counter:
+        scaled_dot_product_attention(*heads_first, attn_mask=mask[:, None, None])
+    assert counter.get_total_flops() == 2 * 2 * 2 * 2 * 4 * 9 * 8
+    with pytest.raises(ValueError, match="k is on cpu and q on meta: all tensors must be on one device"):
+        strobe.torch.attention(q, torch.zeros(2, 9, 2, 8), v)

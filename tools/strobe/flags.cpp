@@ -30,6 +30,8 @@ std::string check_device(const std::string& text) {
 
 }  // namespace
 
+std::string check_not_empty(const std::string& text) { return text.empty() ? "'' is no value" : ""; }
+
 void OptionFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
   CLI::Option* const bottom_right =

@@ -28,6 +28,9 @@ struct OptionFlags {
   std::string describe() const;
 };
 
+/// A check of a flag that is ignored where its text is empty, as "$FILE" of an unset variable is.
+std::string check_not_empty(const std::string& text);
+
 /// The extents of one batched call.
 struct Shape {
   std::int64_t batch = 1;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "flags.h"
 #include "io/npy.h"
 #include "number_flag.h"
 
@@ -80,7 +81,7 @@ Result<std::shared_ptr<const Expression>> TextFlags::read() const {
 void TextFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
   const auto add_text = [&](const char* name, std::string& value, const char* text) {
-    command.add_option(name, value, text)->type_name("TEXT")->group(group);
+    command.add_option(name, value, text)->check(check_not_empty)->type_name("TEXT")->group(group);
   };
   add_text("--score", score, "what becomes of a score: \"score + slope[head] * (k - q)\"");
   add_text("--mask-text", mask_text, "whether query q sees key k: \"k <= q && q - k < 512\"");
@@ -95,7 +96,7 @@ void TextFlags::add_to(CLI::App& command) {
 void ModifierFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
   const auto add_file = [&](const char* name, std::string& value, const char* text) {
-    command.add_option(name, value, text)->type_name("FILE")->group(group);
+    command.add_option(name, value, text)->check(check_not_empty)->type_name("FILE")->group(group);
   };
   command.add_flag("--alibi", alibi, "scores fall with the distance, by the ALiBi paper's slopes")->group(group);
   add_file("--bias", bias, "added to the scores (.npy): [batch or 1, heads or 1, queries, keys]");

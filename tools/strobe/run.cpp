@@ -261,6 +261,7 @@ void add_run_command(CLI::App& app, ExitCode& exit_code) {
   const auto flags = std::make_shared<RunFlags>();
   flags->inputs.add_to(command);
   command.add_option("--do", flags->d_o, "gradient of O (.npy); runs the backward too")
+      ->check(check_not_empty)
       ->type_name("FILE")
       ->group("Files");
   command.add_option("--out", flags->out, "where the results go; made if it is not there")

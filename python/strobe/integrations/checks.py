@@ -70,7 +70,8 @@ def check_packed(name: str, tensor: Tensor, axis: int, count: int) -> None:
 
 def whole(name: str, value: Any) -> int:
     """An integer, or a tensor of one; TypeError for numbers that would lose their fraction."""
-    if isinstance(value, (bool, float, str)) or (isinstance(value, Tensor) and value.is_floating_point()):
+    is_real = isinstance(value, (bool, float, str)) or (isinstance(value, Tensor) and value.is_floating_point())
+    if is_real or not hasattr(value, "__int__"):
         raise TypeError(f"{name} is of type {type(value).__name__}: it must be an integer")
     return int(value)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import strobe
 from strobe._query_values import HEAD_DIM_MULTIPLE, MOST_HEAD_DIM, gpus_take_query_values
+from strobe._shapes import wrong_type
 from strobe.integrations import checks
 from strobe.torch import attention
 from strobe.torch.ops import is_traced, rows
@@ -27,7 +28,11 @@ def reject_unsupported(**arguments: Any) -> None:
 
 def window_of(window_size: Any) -> tuple[int, int]:
     """A pair, or a tensor of two numbers; every negative number stands for no bound."""
-    left, right = (checks.whole("window_size", side) for side in window_size)
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise wrong_type("window_size", window_size, "a pair of integers (left, right)") from None
+    left, right = (checks.whole("window_size", side) for side in (left, right))
     return (max(left, -1), max(right, -1))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from strobe._expressions import keep_hidden
 from strobe._mask_argument import MASK_AXES
 from strobe.jax.call import Tensors
 
@@ -64,6 +65,7 @@ def masked(tensors: Tensors, options: dict[str, Any]) -> Tensors:
     masks = _masks(options)
     if not masks:
         return tensors
+    keep_hidden(options)
     q, k = tensors["q"], tensors["k"]
     bias: Any = reduce(partial(_with_mask, dtype=q.dtype), masks, tensors.get("bias"))
     bias = jnp.broadcast_to(bias, (*bias.shape[:3], k.shape[1]))

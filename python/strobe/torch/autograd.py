@@ -75,7 +75,7 @@ class Attention(_SingleLevelFunction):
         if d_lse is not None:
             d_lse = ops.rows(d_lse)
         # With create_graph the operator records the call, to say that there is no second derivative.
-        recorded = torch.is_grad_enabled() or ops.is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
+        recorded = torch.is_grad_enabled() or q.is_meta or ops.is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
         compute = torch.ops.strobe.attention_backward if recorded else ops.backward
         options = (*tensors, *ctx.values)
         of_captures = ops.wanted_captures(options, [name for name in CAPTURE_NAMES if needs[name]])

@@ -34,6 +34,13 @@ def check_layouts(**tensors: Tensor) -> None:
             raise ValueError(f"{name} has rank 0: tensors of a call have rank 1 to 4")
 
 
+def check_meta(**tensors: Tensor) -> None:
+    """ValueError for a tensor that has elements, beside a q that has none."""
+    for name, tensor in tensors.items():
+        if not tensor.is_meta:
+            raise ValueError(f"{name} is on {tensor.device} and q on meta: all tensors must be on one device")
+
+
 def check_dtypes(**tensors: Tensor) -> None:
     """ValueError for what no engine computes, before a compiler has gone on; eager calls leave it to the library."""
     for name, tensor in tensors.items():

@@ -19,7 +19,7 @@ from strobe._option_list import OPTIONS, captures_of, check_options, check_outpu
 from strobe._options import ScoreOptions
 from strobe.torch import nested, ops, query_values
 from strobe.torch.autograd import has_tangents
-from strobe.torch.checks import check_layouts, check_types
+from strobe.torch.checks import check_layouts, check_meta, check_types
 from strobe.torch.scales import scaled
 from strobe.torch.tape import Call, StrobeAttention
 
@@ -148,7 +148,9 @@ def attention(
     seen = (q, k, v, *options.values(), *captures.values())
     if qv is not None:
         return _with_query_values(q, k, v, cast(qv)[0], options, seen, return_lse, return_max_logits)
-    if ops.is_traced(*seen) or has_tangents(*seen):
+    if q.is_meta:
+        check_meta(k=k, v=v)
+    if q.is_meta or ops.is_traced(*seen) or has_tangents(*seen):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
         o, lse, max_logits = torch.ops.strobe.attention(*arguments)
         return results(o, lse if return_lse else None, max_logits if return_max_logits else None)

@@ -44,7 +44,8 @@ def without_hidden_keys(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...
     Nobody waits for a GPU to learn whether there are such keys.
     """
     turned = k.transpose(1, 2), v.transpose(1, 2)
-    kept = _mask_argument.without_hidden_keys(_TORCH, mask, *turned, read=not (mask.is_cuda or is_traced(mask)))
+    read = not (mask.is_cuda or mask.is_meta or is_traced(mask))
+    kept = _mask_argument.without_hidden_keys(_TORCH, mask, *turned, read=read)
     return (k, v) if kept[0] is turned[0] else tuple(x.transpose(1, 2) for x in kept)
 
 

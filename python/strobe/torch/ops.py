@@ -102,10 +102,11 @@ def check_names(options: Mapping[str, Any]) -> None:
     """TypeError for an option that there is not, NotImplementedError for one of calls that nothing may record."""
     if options.keys() <= _NAMES:
         return
-    if not options.keys().isdisjoint(EIGHT_BIT_NAMES):
+    of_8_bits = next((name for name in EIGHT_BIT_NAMES if name in options), None)
+    if of_8_bits is not None:
         raise NotImplementedError(
-            "q is of 8 bits: such calls have neither gradients nor an operator that torch.compile and torch.export "
-            "see; call strobe.attention on detached tensors, outside of what is compiled"
+            f"{of_8_bits} is given: calls on 8 bits have neither gradients nor an operator that torch.compile and "
+            "torch.export see; call strobe.attention on detached tensors, outside of what is compiled"
         )
     check_options("strobe.torch.attention", options, SCORE_NAMES)
 

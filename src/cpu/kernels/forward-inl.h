@@ -134,7 +134,9 @@ class ForwardBlock : protected QueryBlock {
     if (seen == TileVisibility::hidden) return;
 
     with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, keys.first, keys.last); });
-    if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, keys.first, keys.last, task_.score_scale.capped);
+    if (task_.eight_bit.given()) {
+      scale_scores(scratch_, lane, vectors, keys.first, keys.last, task_.needs_shifted_products());
+    }
     if (task_.score_scale.capped) cap_scores(scratch_.scores, keys.first, keys.last, task_.score_scale.softcap_scale);
     softmax(rest, key_begin, count, keys, seen);
     if (task_.dropout.given) drop(rest, key_begin, keys.first, keys.last, scratch_.scores);

@@ -49,12 +49,12 @@ inline void raise(float& to, float value) {
 /// What the kernels leave of a row.
 struct RowMaximum {
   float units = -kInfinity;  // as the softmax works on: ForwardTask::score_factor() makes a score of it
-  float shift = 0.0F;        // what products lack: unless softcap has asked for it already
+  float shift = 0.0F;        // what products lack: unless it has been added to them already
   float log2_offset = 0.0F;  // base-2 exponent on top
 
   double score(const ForwardTask& task) const {
     if (units == -kInfinity) return -kInfinity;
-    const double lacking = task.score_scale.capped ? 0.0 : static_cast<double>(shift) * task.score_scale.scale;
+    const double lacking = task.needs_shifted_products() ? 0.0 : static_cast<double>(shift) * task.score_scale.scale;
     return static_cast<double>(units) * task.score_factor() + lacking + log2_offset * std::numbers::ln2;
   }
 };

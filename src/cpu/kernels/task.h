@@ -194,6 +194,8 @@ struct ForwardTask {
   // Differences of these are exact where they matter, however large they are: no factor is applied before the maximum
   // is subtracted.
   bool works_on_scores() const { return terms.given() || expression.has_score(); }
+  // Whether softcap or a text's score must be given products of the keys as they were, not of centred ones.
+  bool needs_shifted_products() const { return score_scale.capped || expression.has_score(); }
   float exponent_factor() const { return works_on_scores() ? kLog2E : score_scale.scale_log2; }
   float score_factor() const { return works_on_scores() ? 1.0F : score_scale.scale; }
 };

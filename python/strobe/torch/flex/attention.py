@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, NoReturn
 
 import torch
@@ -75,10 +76,15 @@ def create_block_mask(
     """
     if not callable(mask_mod):
         raise wrong_type("mask_mod", mask_mod, "a function of (b, h, q_idx, kv_idx)")
+    for name, size in (("B", B or 0), ("H", H or 0), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN)):
+        if not isinstance(size, (Integral, torch.SymInt)):
+            raise wrong_type(name, size, "an integer")
+        if size < 0:
+            raise ValueError(f"{name} is {size}: it must be 0 or more")
     sizes = Sizes(B or 1, H or 1, Q_LEN, KV_LEN)
     trace(None, mask_mod, sizes, torch.float32, None)
-    blocks = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) else (BLOCK_SIZE, BLOCK_SIZE)
-    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), blocks, device)
+    rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) else (BLOCK_SIZE, BLOCK_SIZE)
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), (rows, columns), device)
 
 
 def flex_attention(
@@ -124,6 +130,8 @@ def flex_attention(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.is_nested or tensor.dim() != 4:
             raise ValueError(f"{name} must be a dense tensor of rank 4, [batch, heads, seqlen, head_dim]")
+    if score_mod is not None and not callable(score_mod):
+        raise wrong_type("score_mod", score_mod, "a function of (score, b, h, q_idx, kv_idx)")
     heads_q, heads_kv = query.shape[1], key.shape[1]
     if heads_q != heads_kv and not enable_gqa:
         raise ValueError(f"query has {heads_q} heads and key {heads_kv}: set enable_gqa")

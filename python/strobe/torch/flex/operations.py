@@ -150,6 +150,7 @@ def remainder(a: Value, b: Value) -> Value:
 
 
 _MOST_FACTORS = 8
+_LARGEST_POWER = 1e38  # of float32
 
 
 def power(a: Any, b: Any) -> Value:
@@ -165,7 +166,33 @@ def power(a: Any, b: Any) -> Value:
         b.trace.fail("a traced value to the power of another")
     if a <= 0:
         b.trace.fail(f"{a} to the power of a traced value")
+    if isinstance(a, int) and b.kind != "real":
+        return _power_of_integer(a, to_integer(b))
     return _call("exp2", "real", b) if a == 2 else exp(multiply(b, number(b.trace, math.log(a))))
+
+
+def _power_of_integer(base: int, exponent: Value) -> Value:
+    """An integer where 32 bits hold all that it may be, else a real: a factor for each bit of the exponent.
+
+    Of a negative exponent PyTorch makes 0.
+    """
+    trace, high = exponent.trace, _high(exponent)
+    if base == 1:
+        return number(trace, 1)
+    kind = int if high < 32 and base ** int(high) < 2**31 else float
+    zero, one, two = (number(trace, x) for x in (0, 1, 2))
+    result, power, bit = number(trace, kind(1)), base, 1
+    while bit <= high and power < _LARGEST_POWER:
+        digit = remainder(floor_divide(exponent, number(trace, bit)), two)
+        factor = where(compare("==", digit, one), number(trace, kind(power)), number(trace, kind(1)))
+        result = factor if bit == 1 else _joined("*", PRODUCT, result, factor, factor.kind, _UNBOUNDED)
+        power, bit = power * power, 2 * bit
+    if bit <= high:
+        result = where(compare("<", exponent, number(trace, bit)), result, number(trace, math.inf))
+    if _low(exponent) < 0:
+        result = where(compare("<", exponent, zero), number(trace, kind(0)), result)
+    bounds = (0, base ** int(high)) if kind is int and high >= 0 else _UNBOUNDED
+    return Value(trace, result.text, result.binding, result.kind, *bounds)
 
 
 def negative(a: Value) -> Value:

@@ -13,6 +13,7 @@ from inspect import unwrap
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -118,6 +119,9 @@ class Trace:
                 if not torch.compiler.is_compiling() and _is_of_autograd(error):
                     raise self.failure(_AUTOGRAD_FUNCTION, running=False) from None
                 raise
+            except IndexError as error:
+                error.add_note(f"{self.role} was run on values that stand for positions, which index tensors alone")
+                raise
         return self.value(result)
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -181,6 +185,8 @@ class Trace:
             if x.dim() != 0:
                 self.fail(f"a tensor of shape {list(x.shape)} that has no indices: it must be of rank 0, or indexed")
             return self._loaded(x, ())
+        if isinstance(x, np.ndarray) and x.ndim != 0:
+            self.fail(f"a {type(x).__name__} of shape {list(x.shape)}, where a number or a tensor is needed")
         if isinstance(x, (bool, int, float, torch.SymInt)) or hasattr(x, "__float__"):
             return number(self, x)
         self.fail(f"a {type(x).__name__}, where a number or a tensor is needed")

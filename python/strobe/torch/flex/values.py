@@ -113,7 +113,8 @@ class Value:
     def __setitem__(self, index: Any, value: Any) -> None:
         self.trace.fail("it writes to a traced value")
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        self._no_value("a traced value as a key of a dict or a set")
 
 
 class Elements:
