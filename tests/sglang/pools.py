@@ -145,6 +145,7 @@ class Step:
     def __init__(self, server: Server, lengths, mode: str, encoders=None):
         self.server, self.lengths, self.mode, self.encoders = server, lengths, mode, encoders
         self.tree = None  # bool [requests, drafts, drafts]
+        self.images = {}  # first and last positions of images whose tokens see each other, by request
         tokens = sum(new for _, new in lengths)
         self.q = server.draw(tokens, server.heads * server.head_dim)
         self.k = server.draw(tokens, server.heads_kv, server.head_dim)
@@ -270,8 +271,22 @@ class Step:
             visible = np.ones((len(q), len(k)), bool)
             visible[:, len(k) - len(q) :] = self.tree[request].cpu().numpy()
             options |= {"causal": False, "bias": np.where(visible, 0.0, -np.inf)[None, None]}
+        if request in self.images:
+            options |= {"causal": False, "window": (-1, -1), "bias": self._bias_of_images(request, len(q), len(k))}
         o, lse, _ = reference.attention(q.double().cpu().numpy()[None], k[None], v[None], **options)
         return o, lse, v
+
+    def _bias_of_images(self, request: int, queries: int, keys: int) -> np.ndarray:
+        """0 where causal or both in one image, and within the window; -inf elsewhere."""
+        key = np.arange(keys)
+        query = key[keys - queries :, None]
+        visible = key <= query
+        for first, last in self.images[request]:
+            visible |= (first <= query) & (query <= last) & (first <= key) & (key <= last)
+        left = self.server.attention.sliding_window_size
+        if left >= 0:
+            visible &= query - key <= left
+        return np.where(visible, 0.0, -np.inf)[None, None]
 
 
 def check_rows(out: torch.Tensor, wanted: np.ndarray, values: np.ndarray, dtype: torch.dtype):

@@ -25,6 +25,7 @@ from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.spec_info import SpecInputType
@@ -112,6 +113,33 @@ def test_encoders_with_decoders(is_cross_attention, page_size):
     for lengths, mode in (([(0, 7), (20, 5), (0, 1)], "mixed"), ([(0, 1), (30, 1), (64, 1)], "decode")):
         step = server.step(lengths, mode, encoders=[33, 0, 100])
         step.check(step.run())
+
+
+@DTYPES
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("options", ["plain", "window", "softcap"])
+def test_tokens_of_an_image_see_each_other(dtype, options, page_size):
+    """By Gemma 4's own step before its layers; images that a chunk cuts are causal there."""
+    from sglang.srt.models.gemma4_mm import Gemma4ForConditionalGeneration
+
+    server = Server(dtype=dtype, page_size=page_size, **OPTIONS[options])
+    step = server.step([(0, 70), (30, 40), (5, 1), (20, 30)], "mixed")
+    images = {0: [(3, 20), (21, 60)], 1: [(10, 20), (45, 69)], 3: [(40, 60)]}
+    batch = step.batch()
+    batch.forward_mode = ForwardMode.EXTEND
+    batch.extend_prefix_lens_cpu = batch.extend_prefix_lens.tolist()
+    batch.mm_inputs = [
+        SimpleNamespace(mm_items=[SimpleNamespace(is_image=lambda: True, offsets=images[request])])
+        if request in images
+        else None
+        for request in range(4)
+    ]
+    server.backend.init_forward_metadata(batch)
+    with forward_context(ForwardContext(attn_backend=server.backend)):
+        Gemma4ForConditionalGeneration.prepare_attn_masks(None, batch, batch.input_ids, torch.bool)
+    assert server.backend.forward_metadata.image_token_ranges is not None
+    step.images = {0: images[0], 1: images[1][1:]}
+    step.check(step.forward(batch))
 
 
 @DTYPES

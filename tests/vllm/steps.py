@@ -77,6 +77,7 @@ class Server(Buffers):
         layers = {"layer": SimpleNamespace(impl=self.impl)}
         config = SimpleNamespace(
             compilation_config=SimpleNamespace(cudagraph_mode=self.mode, static_forward_context=layers),
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=self.max_tokens),
             model_config=SimpleNamespace(is_mm_prefix_lm=self.has_spans, rswa_window=self.rswa_window),
         )
         self.builder = StrobeMetadataBuilder(spec, ["layer"], config, torch.device(self.device))
@@ -180,9 +181,10 @@ class Step:
         causal = bool(self.causal[index]) if isinstance(self.causal, torch.Tensor) else self.causal
         window = options.get("sliding_window")
         sink = options.get("sinks")
-        spans = self.spans.get(index) if self.spans else None
+        spans, bias = self.spans.get(index) if self.spans else None, None
         if spans is not None:
-            return self._reference_of_spans(q, index, spans, window)
+            bias = self._bias_of_spans(index, len(q), spans, window)
+            causal, window = False, None
         o, _, _ = reference.attention(
             q.double().cpu().numpy()[None],
             self.keys[index][None],
@@ -192,19 +194,17 @@ class Step:
             softcap=options.get("logits_soft_cap") or 0.0,
             alibi_slopes=options.get("alibi_slopes"),
             sink=None if sink is None else torch.tensor(sink).to(self.server.dtype).double().numpy(),
+            bias=bias,
         )
         return o[0]
 
-    def _reference_of_spans(self, q: torch.Tensor, index: int, spans, window: int | None) -> np.ndarray:
-        """Plain attention with (causal and window) or both in one span as a bias."""
-        keys = self.keys[index]
-        key = np.arange(len(keys))
-        query = key[len(keys) - len(q) :, None]
+    def _bias_of_spans(self, index: int, queries: int, spans, window: int | None) -> np.ndarray:
+        """0 where causal or both in one span, and within the window; vLLM leaves longer spans out, or cuts them so."""
+        key = np.arange(len(self.keys[index]))
+        query = key[len(key) - queries :, None]
         visible = key <= query
-        if window is not None:
-            visible &= query - key < window
         for first, last in spans:
             visible |= (first <= query) & (query <= last) & (first <= key) & (key <= last) & (first < last)
-        bias = np.where(visible, 0.0, -np.inf)[None, None]
-        values = (q.double().cpu().numpy()[None], keys[None], self.values[index][None])
-        return reference.attention(*values, bias=bias)[0][0]
+        if window is not None:
+            visible &= query - key < window
+        return np.where(visible, 0.0, -np.inf)[None, None]

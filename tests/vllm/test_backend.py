@@ -3,7 +3,6 @@
 
 import dataclasses
 import random
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from buffers import check_nothing_waits
 from kinds import KINDS, MIXED, OPTIONS, SPANS, run, step_of
 from steps import LAYOUTS, Server, captured
 from strobe_vllm import limits
-from strobe_vllm.metadata import StrobeMetadataBuilder
 
 CUDA = torch.cuda.is_available()
 
@@ -72,14 +70,49 @@ def test_spans_of_tokens_that_see_each_other(place, window, optimism):
     step.optimism = torch.tensor([0, optimism, 0, optimism, 0], dtype=torch.int32)  # of decodes alone
     common = step.common()
     metadata = server.builder.build(0, common)
-    assert metadata.mm_prefix_range.query_start_loc.shape[0] > metadata.query_start_loc.shape[0]
+    assert metadata.mm_prefix_range is not None
     step.check(step.forward(metadata))
 
 
-def test_spans_over_the_blocks_of_another_group(place):
-    """Groups of layers have blocks of their own and share the rest of a step's metadata."""
+@pytest.mark.parametrize("options", OPTIONS)
+def test_spans_in_layers_of_every_kind(place, options):
+    server = Server(**place, options=OPTIONS[options], has_spans=True)
+    run(server, server.step(SPANS[0]).with_spans(SPANS[1]))
+
+
+@pytest.mark.parametrize("scales", [(), (0.02, 0.005)], ids=["the model's dtype", "fp8"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_spans_in_every_layout(place, layout, scales):
+    server = Server(**place, layout=layout, scales=scales, has_spans=True)
+    run(server, server.step(SPANS[0]).with_spans(SPANS[1]))
+
+
+def test_spans_of_prompts_without_context(place):
+    """The cache has NaN: queries see the keys of the step alone."""
+    server = Server(**place, has_spans=True)
+    step = server.step([(0, 60), (0, 1), (0, 30)]).with_spans({0: [(3, 20), (21, 59)], 2: [(25, 40)]})
+    server.cache.fill_(torch.nan)
+    metadata = server.builder.build(0, step.common())
+    out = torch.full_like(step.q, torch.nan)
+    server.impl.forward(server.layer, step.q, step.k, step.v, server.cache, metadata, out)
+    step.check(out)
+
+
+def test_layers_without_spans_in_a_step_that_has_them(place):
+    """vLLM's models clear the field of layers that have none."""
     server = Server(**place, has_spans=True)
     step = server.step(SPANS[0]).with_spans(SPANS[1])
+    metadata = server.builder.build(0, step.common())
+    metadata.mm_prefix_range = None
+    out = step.forward(metadata)
+    step.spans = None
+    step.check(out)
+
+
+def test_the_blocks_of_another_group(place):
+    """Groups of layers have blocks of their own and may share a step's other metadata, but no builder's buffers."""
+    server = Server(**place)
+    step = server.step(MIXED)
     common = step.common()
     others = dataclasses.replace(
         common,
@@ -90,6 +123,8 @@ def test_spans_over_the_blocks_of_another_group(place):
     step.check(
         step.forward(server.builder.update_block_table(metadata, common.block_table_tensor, common.slot_mapping))
     )
+    assert server.builder.supports_update_block_table
+    assert not Server(**place, has_spans=True).builder.supports_update_block_table
 
 
 def test_steps_behind_their_spans_are_plain():
@@ -100,11 +135,39 @@ def test_steps_behind_their_spans_are_plain():
     step.check(step.forward(metadata))
 
 
-@pytest.mark.parametrize("has_spans", [False, True])
-def test_graphs_hold_no_prompts_of_models_with_spans(has_spans):
-    model = SimpleNamespace(is_mm_prefix_lm=has_spans)
-    support = StrobeMetadataBuilder.get_cudagraph_support(SimpleNamespace(model_config=model), None)
-    assert support.name == ("UNIFORM_BATCH" if has_spans else "ALWAYS")
+def test_graphs_of_single_queries_have_no_spans():
+    """A decode is behind its spans, and so is the last token of a prompt that is computed alone."""
+    from vllm.config import CUDAGraphMode
+
+    server = Server(mode=CUDAGraphMode.FULL_AND_PIECEWISE, has_spans=True)
+    decodes, drafts = (server.step([(20, queries)] * 4).common() for queries in (1, 3))
+    assert server.builder.build_for_cudagraph_capture(decodes).mm_prefix_range is None
+    assert server.builder.build_for_cudagraph_capture(drafts).mm_prefix_range is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_spans(place, seed):
+    draw = random.Random(seed)
+    server = Server(
+        **place,
+        seed=seed,
+        heads_kv=draw.choice([1, 2, 8]),
+        head_size=draw.choice([32, 64, 80, 128, 256, 512]),
+        block_size=draw.choice([8, 16, 48]),
+        layout=draw.choice(list(LAYOUTS)),
+        options={"sliding_window": draw.choice([None, 33])},
+        has_spans=True,
+    )
+    for _ in range(3):
+        lengths = [
+            (draw.choice([0, draw.randrange(100)]), draw.choice([1, 4, draw.randrange(1, 40)]))
+            for _ in range(draw.randrange(1, 6))
+        ]
+        spans = {
+            request: [(first, first + draw.randrange(33)) for first in range(draw.randrange(30), sum(pair), 40)]
+            for request, pair in enumerate(lengths)
+        }
+        run(server, server.step(lengths).with_spans(spans))
 
 
 @pytest.mark.parametrize("window", [None, 9])
@@ -178,6 +241,31 @@ def test_a_captured_step_is_replayed_with_other_batches(place, kind):
         [(31, 1)] * 3 + [(32, 30), (0, 31)],
     ):
         step = step_of(server, lengths, causal, tokens)
+        server.builder.build(0, step.common(requests))
+        for name, tensor in held.items():
+            tensor.copy_(getattr(step, name))
+        replay()
+        step.check(out)
+
+
+@pytest.mark.parametrize("options", ["plain", "window"])
+def test_a_captured_step_is_replayed_with_other_spans(place, options):
+    """Graphs of models with spans serve every batch, too."""
+    server = Server(**place, options=OPTIONS[options], has_spans=True)
+    tokens, requests = 64, 12
+    first = server.step([(5, 6), *[(9, 5)] * 10, (3, 8)], tokens=tokens)
+    metadata = server.builder.build_for_cudagraph_capture(first.common(requests, longest=8))
+    held = {name: getattr(first, name) for name in ("q", "k", "v")}
+    out = torch.full_like(first.q, torch.nan)
+    replay = captured(lambda: first.forward(metadata, out))
+    for lengths, spans in (
+        ([(0, 64)], {0: [(3, 30), (31, 60)]}),
+        ([(0, 40), (211, 1), (17, 1), (90, 4)], {0: [(20, 50)], 1: [(5, 30)], 3: [(60, 92)]}),
+        ([(300, 1)] * 12, {0: [(0, 20)]}),
+        ([(31, 30), (0, 31)], {}),
+        ([(31, 30), (0, 31)], {0: [(35, 40)], 1: [(0, 1), (29, 40)]}),
+    ):
+        step = server.step(lengths, tokens=tokens).with_spans(spans)
         server.builder.build(0, step.common(requests))
         for name, tensor in held.items():
             tensor.copy_(getattr(step, name))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sglang.srt.model_executor.model_runner import ModelRunner
 
 _WITHOUT_CAUSAL_MASK = (AttentionType.ENCODER_ONLY, AttentionType.DECODER_BIDIRECTIONAL)
+_SEES_ITS_IMAGE = "k <= max(q + k_len - q_len, image[start[batch] + q][1])"
+"""In place of a causal mask: keys up to the query, or to the last token of its image."""
 
 
 class StrobeAttentionBackend(AttentionBackend):
@@ -32,6 +34,9 @@ class StrobeAttentionBackend(AttentionBackend):
     """
 
     needs_cpu_seq_lens: bool = False
+    fa_impl_ver = 4
+    """By this number SGLang's Gemma 4 knows backends that take `image_token_ranges`, and SGLang keeps prompts with
+    images out of graphs."""
 
     def __init__(self, runner: "ModelRunner") -> None:
         super().__init__()
@@ -209,7 +214,7 @@ class StrobeAttentionBackend(AttentionBackend):
             return queries | {"page_table": step.page_table, "seqused_k": step.encoder_lens}
         causal = layer.attn_type not in _WITHOUT_CAUSAL_MASK
         window = layer.sliding_window_size  # without the query's own key
-        return queries | {
+        keys = {
             "page_table": step.window_page_table if self._has_window_pool(layer) else step.page_table,
             "seqused_k": step.seqused_k,
             "leftpad_k": step.encoder_lens,
@@ -218,6 +223,10 @@ class StrobeAttentionBackend(AttentionBackend):
             "chunk": self._chunk if layer.use_irope else 0,
             "tree_mask": step.tree_mask,
         }
+        if causal and step.image_token_ranges is not None:
+            captures = {"image": step.image_token_ranges, "start": step.cu_seqlens_q}
+            keys |= {"causal": False, "window": (window, -1), "mask": _SEES_ITS_IMAGE, "captures": captures}
+        return queries | keys
 
     def _has_window_pool(self, layer: RadixAttention) -> bool:
         pool = self._builder.window_pool

@@ -42,6 +42,9 @@ class Step:
     """[requests] int32: the first rows of a request, which are its encoder's."""
     tree_mask: Tensor | None = None
     """[tokens] int64, where the step verifies trees of drafts."""
+    image_token_ranges: Tensor | None = None
+    """[tokens, 2] int32: first and last position of the image that a token is in, -1 of none. SGLang's Gemma 4 puts it
+    here, as tokens of an image see each other."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from torch import Tensor
 from vllm import envs
 from vllm.v1.attention.backend import AttentionImpl, AttentionLayer, AttentionType
 
-from strobe_vllm import caches, shards
+from strobe_vllm import caches, shards, spans
 from strobe_vllm.limits import (
     FLOAT8_CACHES,
     cache_dtype_reason,
@@ -93,6 +93,10 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         has_own = self.attn_type == AttentionType.DECODER and self.kv_sharing_target_layer_name is None
         return has_own and not step.has_context and not self.is_float8 and not self._row_invariant
 
+    def _reads_shared_keys(self, step: StrobeMetadata) -> bool:
+        """Whether keys that all requests share are read once."""
+        return step.shared_tokens > 0 and step.mm_prefix_range is None and not self.needs_one_call
+
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Sinks in float32: the parameter that was given has its values only now."""
         if self.sinks is not None:
@@ -126,18 +130,17 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             return output
         k, v = caches.keys_and_values(kv_cache, self.head_size, is_float8=self.is_float8)
         options = self._scales(layer) | {"page_table": attn_metadata.block_table, "seqused_k": attn_metadata.seq_lens}
+        sight = self._sight(attn_metadata)
         if self.dcp_world_size > 1:
             self._attend_over_shards(q, (key[:tokens], value[:tokens]), (k, v), out, attn_metadata, self._scales(layer))
-        elif attn_metadata.mm_prefix_range is not None:
-            self._attend_by_span(q, k, v, out, attn_metadata.mm_prefix_range, options)
         elif isinstance(attn_metadata.causal, Tensor):
             self._attend_by_request(q, k, v, out, attn_metadata, options)
         elif self._reads_own_keys(attn_metadata):
-            self._attend_in_place(q, key[:tokens], value[:tokens], out, attn_metadata, causal=attn_metadata.causal)
-        elif attn_metadata.shared_tokens > 0 and not self.needs_one_call:
+            self._attend_in_place(q, key[:tokens], value[:tokens], out, attn_metadata, **sight)
+        elif self._reads_shared_keys(attn_metadata):
             self._attend_shared(q, k, v, out, attn_metadata, causal=attn_metadata.causal)
         else:
-            self._attend(q, k, v, out, attn_metadata, causal=attn_metadata.causal, **options)
+            self._attend(q, k, v, out, attn_metadata, **sight, **options)
         return output
 
     def do_kv_cache_update(
@@ -161,9 +164,14 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
             return -1, -1
         return self.sliding_window - 1, 0 if causal else self.sliding_window - 1
 
-    def _window_in_spans(self) -> tuple[int, int]:
-        """A query sees its span to the end. Windows are no shorter than spans, or bound them on the left."""
-        return -1 if self.sliding_window is None else self.sliding_window - 1, -1
+    def _sight(self, step: StrobeMetadata) -> dict[str, Any]:
+        """Which keys the queries of a step see, as options. Windows are no shorter than spans, or cut them short."""
+        last = step.mm_prefix_range
+        if last is None:
+            return {"causal": step.causal}
+        left, _ = self._window(causal=True)
+        captures = {"last": last, "start": step.query_start_loc}
+        return {"causal": False, "window": (left, -1), "mask": spans.MASK, "captures": captures}
 
     def _attend(
         self,
@@ -233,12 +241,6 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         parts = shards.of_own_heads(old, old_lse, self.num_kv_heads)
         strobe.merge([*parts, (new, new_lse)], out=out)
 
-    def _attend_by_span(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, pieces: StrobeMetadata, options: dict[str, Any]
-    ) -> None:
-        options = options | {"page_table": pieces.block_table, "seqused_k": pieces.seq_lens}
-        self._attend_by_request(q, k, v, out, pieces, options, self._window_in_spans())
-
     def _attend_by_request(
         self,
         q: Tensor,
@@ -247,7 +249,6 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         out: Tensor,
         step: StrobeMetadata,
         options: dict[str, Any],
-        window: tuple[int, int] | None = None,
     ) -> None:
         """Requests with and without a causal mask, in a call each, in which the others have no queries.
 
@@ -257,7 +258,7 @@ class StrobeAttentionImpl(AttentionImpl[StrobeMetadata]):
         with_mask = queries * step.causal
         self._attend(q, k, v, out, step, causal=True, seqused_q=with_mask, **options)
         rest = torch.empty_like(out)
-        self._attend(q, k, v, rest, step, causal=False, window=window, seqused_q=queries - with_mask, **options)
+        self._attend(q, k, v, rest, step, causal=False, seqused_q=queries - with_mask, **options)
         out.add_(rest)
 
     def _attend_shared(

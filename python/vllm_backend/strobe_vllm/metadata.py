@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step's calls have in common. Nothing is read from a GPU, and nothing is computed but where spans lie."""
+"""What a step's calls have in common. Nothing is read from a GPU, and nothing is computed but where spans end."""
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from vllm import envs
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.v1.attention.backend import (
     AttentionCGSupport,
@@ -18,7 +18,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec
 
 from strobe_vllm.limits import rswa_reason, shards_reason
 from strobe_vllm.shards import shard_of
-from strobe_vllm.spans import Ranges, pieces_of
+from strobe_vllm.spans import ends_of
 
 
 @dataclass
@@ -44,11 +44,9 @@ class StrobeMetadata(AttentionMetadata):
     """False: queries see no keys but this step's own, which need not be read out of blocks."""
     context_lens: Tensor | None = None
     """[num_reqs], where ranks share the keys: how many from before this step this rank has. None: there are none."""
-    mm_prefix_range: "StrobeMetadata | None" = None
-    """Where a request has spans of tokens that see each other: the pieces of spans.py as requests. vLLM's models set
-    the field of this name to None for layers without such spans."""
-    requests: Tensor | None = None
-    """[num_pieces] int32, in the metadata of pieces: the request of each, whose row of a block table it reads."""
+    mm_prefix_range: Tensor | None = None
+    """[tokens] int32, where tokens see each other in spans: `last` of spans.MASK. vLLM's models set the field of this
+    name to None for layers without such spans."""
 
 
 class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
@@ -71,6 +69,11 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             requests = vllm_config.scheduler_config.max_num_seqs
             self._context_lens = torch.zeros(requests, dtype=torch.int32, device=device)
             self.supports_draft_decode_metadata_update = False  # which would advance lengths, and not these
+        if self._has_spans:
+            tokens = vllm_config.scheduler_config.max_num_batched_tokens
+            self._last_keys = torch.zeros(tokens, dtype=torch.int32, device=device)
+        # Each builder fills the buffers that its graphs read: none may stand in for another.
+        self.supports_update_block_table = self._shard.world == 1 and not self._has_spans
 
     def _check_model(self, vllm_config: VllmConfig) -> None:
         """NotImplementedError where limits.py has a reason: vLLM's CPU platform does not ask the backend."""
@@ -79,11 +82,6 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             reason = reason or shards_reason({"spans of multimodal tokens": self._has_spans})
         if reason:
             raise NotImplementedError(reason)
-
-    @classmethod
-    def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec) -> AttentionCGSupport:
-        """Spans of tokens that see each other change the number of requests: no graph has prompts of such models."""
-        return AttentionCGSupport.UNIFORM_BATCH if _has_spans(vllm_config) else cls._cudagraph_support
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -104,9 +102,8 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         metadata.has_context = _has_context(common)
         if self._shard.world > 1 and metadata.has_context:
             metadata.context_lens = self._update_context_lens(common)
-        ranges = common.mm_req_doc_ranges
-        if ranges and common.causal is True:
-            metadata.mm_prefix_range = self._in_pieces(metadata, common, ranges)
+        if self._has_spans and common.causal is True and self._update_last_keys(common):
+            metadata.mm_prefix_range = self._last_keys
         return metadata
 
     def _update_context_lens(self, common: CommonAttentionMetadata) -> Tensor:
@@ -116,33 +113,22 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         context_lens.copy_(self._shard.count((lengths - common.query_start_loc.diff()).clamp(min=0)))
         return context_lens
 
-    def _in_pieces(
-        self, metadata: StrobeMetadata, common: CommonAttentionMetadata, ranges: Ranges
-    ) -> StrobeMetadata | None:
-        """The step's requests cut at their spans; None where no span has queries of this step.
+    def _update_last_keys(self, common: CommonAttentionMetadata) -> bool:
+        """In a buffer of their own, which a captured graph reads again; whether layers are to read them.
 
         The host knows the lengths of prompts, and those of other requests from above: their queries are behind spans.
+        Without spans in the step a causal mask says the same, perhaps with other bits.
         """
-        lengths = common.seq_lens_cpu_upper_bound.tolist()
-        pieces = pieces_of(common.query_start_loc_cpu.tolist(), lengths, ranges)
-        if all(piece.is_causal for piece in pieces):
-            return None
-        starts = self._upload([0, *accumulate(piece.queries for piece in pieces)])
-        requests = self._upload([piece.request for piece in pieces])
-        behind = self._upload([lengths[piece.request] - piece.keys for piece in pieces])
-        return replace(
-            metadata,
-            max_query_len=max(piece.queries for piece in pieces),
-            query_start_loc=starts,
-            seq_lens=metadata.seq_lens[requests] - behind,
-            block_table=metadata.block_table[requests],
-            causal=self._upload([int(piece.is_causal) for piece in pieces]),
-            requests=requests,
-        )
-
-    def _upload(self, numbers: list[int]) -> Tensor:
-        pinned = torch.tensor(numbers, dtype=torch.int32, pin_memory=self.device.type == "cuda")
-        return pinned.to(self.device, non_blocking=True)
+        ends = []
+        if common.mm_req_doc_ranges:
+            lengths = common.seq_lens_cpu_upper_bound.tolist()
+            ends = ends_of(common.query_start_loc_cpu.tolist(), lengths, common.mm_req_doc_ranges)
+        tokens = common.num_actual_tokens
+        last = torch.zeros(tokens, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        for first, end, position in ends:
+            last[first:end] = position
+        self._last_keys[:tokens].copy_(last, non_blocking=True)
+        return bool(ends) or bool(envs.VLLM_BATCH_INVARIANT)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> StrobeMetadata:
         """Graphs of mixed batches are captured with short queries and replayed with any: one request may have all."""
@@ -152,14 +138,13 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
             metadata.context_lens = self._update_context_lens(common_attn_metadata)
         if self.captures_mixed_batches:
             metadata.max_query_len = metadata.num_actual_tokens
+        if self._has_spans and metadata.causal is True and metadata.max_query_len > 1:
+            metadata.mm_prefix_range = self._last_keys
         return metadata
 
     def update_block_table(self, metadata: StrobeMetadata, blk_table: Tensor, slot_mapping: Tensor) -> StrobeMetadata:
         """The same step over the blocks of another group of layers."""
-        pieces = metadata.mm_prefix_range
-        if pieces is not None:
-            pieces = replace(pieces, block_table=blk_table[pieces.requests], slot_mapping=slot_mapping)
-        return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping, mm_prefix_range=pieces)
+        return replace(metadata, block_table=blk_table, slot_mapping=slot_mapping)
 
     def update_draft_decode_metadata(self, metadata: StrobeMetadata) -> None:
         """The tensors are vLLM's own, which it has advanced: the step before is context now."""
@@ -180,7 +165,7 @@ class StrobeMetadataBuilder(AttentionMetadataBuilder[StrobeMetadata]):
         """Whether the blocks that all requests share are worth a call of their own; asked by vLLM before 0.32.
 
         Eight sequences with 8,192 shared keys take 0.75 of a plain call's time on an H200 (docs/serving.md); less work
-        was not measured. Positions are lost in that call, and spans are calls of their own.
+        was not measured. Positions are lost in that call, which spans need, too.
         """
         is_enough = len(query_lens) >= 8 and common_prefix_len >= 8192
         by_position = use_alibi or use_sliding_window or use_local_attention or self._has_spans

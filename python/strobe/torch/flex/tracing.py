@@ -33,7 +33,8 @@ _IN_PLACE = frozenset(
 """Python's operators that write to their first operand."""
 
 _AUTOGRAD_FUNCTION = "a torch.autograd.Function, whose backward a text cannot have (write out what its forward does)"
-_APPLY = torch.autograd.Function.apply.__func__.__code__
+_APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
+"""None since PyTorch 2.14, whose apply is no function of Python."""
 
 MOST_AXES = 4
 """Of a capture."""
@@ -170,10 +171,10 @@ class Trace:
 
     def _check_gradients(self, what: str) -> None:
         """Gradients are those of the text, whatever is switched off or written by hand in the function."""
-        if not torch.is_grad_enabled():
-            self.fail(f"{what} without gradients, as in torch.no_grad")
         if not torch.compiler.is_compiling() and _runs_in_autograd():
             self.fail(_AUTOGRAD_FUNCTION)
+        if not torch.is_grad_enabled():
+            self.fail(f"{what} without gradients, as in torch.no_grad")
 
     def value(self, x: Any) -> Value:
         """A number, a tensor of rank 0 or a traced value as a traced value."""
@@ -269,21 +270,37 @@ def _user_line() -> str | None:
 
 
 def _runs_in_autograd() -> bool:
+    codes = _codes_in_autograd()
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not Trace._run.__code__:
-        if frame.f_code is _APPLY:
+        if frame.f_code in codes:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
 
 
 def _is_of_autograd(error: BaseException) -> bool:
+    codes = _codes_in_autograd()
     step = error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code is _APPLY:
+        if step.tb_frame.f_code in codes:
             return True
         step = step.tb_next
     return False
+
+
+def _codes_in_autograd() -> set[Any]:
+    """What runs in a torch.autograd.Function: its apply, or where that is not of Python the forward of any, in which
+    gradients are off."""
+    if _APPLY is not None:
+        return {_APPLY}
+    codes: set[Any] = set()
+    classes: list[Any] = [] if torch.is_grad_enabled() else [torch.autograd.Function]
+    while classes:
+        one = classes.pop()
+        classes += one.__subclasses__()
+        codes.add(getattr(one.forward, "__code__", None))
+    return codes
 
 
 def _frames() -> Iterator[Any]:
