@@ -12,6 +12,7 @@ class TensorShape:
 class ScoreFunction:
     def __init__(self, score: str, mask: str, captures: dict[str, Any] | None) -> None: ...
     def explain(self) -> str: ...
+    keeps_hidden: bool
     differentiable: list[str]
 
 def forward(

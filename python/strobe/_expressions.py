@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score and mask texts of a call, whatever framework its tensors are of. docs/expressions.md has the language."""
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -109,7 +108,7 @@ def keep_hidden(options: Any, *, look: bool = True) -> None:
     score = options.get("score")
     if not isinstance(score, str) or score == "":
         return
-    if not look or not _keeps_hidden(score, options.get("mask_text"), _types(captures_of(options))):
+    if not look or not _function(score, options.get("mask_text"), _types(captures_of(options))).keeps_hidden:
         options["score"] = f"score == -inf ? -inf : ({score})"
 
 
@@ -125,13 +124,6 @@ def _types(captures: Mapping[str, Any]) -> Types:
 def _function(score: str | None, mask: str | None, types: Types) -> _core.ScoreFunction:
     captures = {name: tensor_shape((1,) * rank, dtype, "cpu") for name, dtype, rank in types}
     return _core.ScoreFunction(score or "", mask or "", captures)
-
-
-@lru_cache(maxsize=256)
-def _keeps_hidden(score: str, mask: str | None, types: Types) -> bool:
-    """Whether the derivative by the score is a positive number, in all places."""
-    slope = re.search(r"^d score / d score: ([0-9.e+-]+)$", _function(score, mask, types).explain(), re.MULTILINE)
-    return slope is not None and float(slope[1]) > 0
 
 
 @lru_cache(maxsize=256)

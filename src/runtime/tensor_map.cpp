@@ -84,6 +84,11 @@ Status check_tensor(const TiledTensor& tensor) {
   return {};
 }
 
+CUtensorMapL2promotion promotion_of(const TiledTensor& tensor) {
+  if (tensor.reads_ahead) return CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+  return tensor.whole_lines ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_NONE;
+}
+
 Status encode(const Driver& driver, const TiledTensor& tensor, void* map) {
   std::array<std::uint64_t, kMaxTensorMapRank> stride_bytes{};  // of axis 1 and up: the driver knows axis 0's
   for (std::size_t axis = 1; axis < static_cast<std::size_t>(tensor.rank); ++axis) {
@@ -93,9 +98,7 @@ Status encode(const Driver& driver, const TiledTensor& tensor, void* map) {
   const CUresult result = driver.TensorMapEncodeTiled(
       map, type_of(tensor.dtype), static_cast<std::uint32_t>(tensor.rank), tensor.data, tensor.extents.data(),
       stride_bytes.data(), tensor.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-      static_cast<CUtensorMapSwizzle>(tensor.swizzle),
-      tensor.reads_ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      static_cast<CUtensorMapSwizzle>(tensor.swizzle), promotion_of(tensor), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return driver.check(result, "encoding a tensor map");
 }
 
@@ -107,7 +110,8 @@ struct EncodedMap {
 /// As ==, without the calls and branches that comparing arrays one by one takes.
 bool same(const TiledTensor& a, const TiledTensor& b) {
   std::uint64_t differences = static_cast<std::uint64_t>(a.data != b.data) | (a.dtype != b.dtype) | (a.rank != b.rank) |
-                              (a.swizzle != b.swizzle) | (a.reads_ahead != b.reads_ahead);
+                              (a.swizzle != b.swizzle) | (a.reads_ahead != b.reads_ahead) |
+                              (a.whole_lines != b.whole_lines);
   for (std::size_t axis = 0; axis < kMaxTensorMapRank; ++axis) {
     differences |=
         (a.extents[axis] ^ b.extents[axis]) | (a.strides[axis] ^ b.strides[axis]) | (a.box[axis] ^ b.box[axis]);

@@ -26,6 +26,7 @@ struct TiledTensor {
   std::array<std::uint32_t, kMaxTensorMapRank> box{};      // elements, 1..256
   Swizzle swizzle = Swizzle::bytes_128;                    // box[0] fits in its span
   bool reads_ahead = true;                                 // L2 fetches 256 bytes where 128 are missing
+  bool whole_lines = true;  // or 128 bytes where some of them are: else what is missing alone
 
   bool operator==(const TiledTensor&) const = default;
 };

@@ -128,6 +128,19 @@ bool compares_tiles(const AttentionProblem& problem, const backward::Config& rul
          problem.total_k > 0 && problem.heads_q > 0;
 }
 
+/// Whether short sequences of grouped heads of more than 64 columns take less time by roles, with 128 queries a step:
+/// items of the joint design are few, and those that share a key head's queries are summed by a kernel more. Of fewer
+/// items still, parts of a key head's queries are more. Smaller groups were not measured. log: bwd-roles-grouped-short
+bool gains_by_roles(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& rule,
+                    Checked items) {
+  constexpr std::int64_t kLeastGroup = 4;
+  constexpr std::int64_t kLeastKeys = 512, kMostKeys = 1024;
+  if (heads_per_key_head(problem) < kLeastGroup || std::min(rule.head_dim, rule.head_dim_v) <= 64) return false;
+  if (problem.seqlen_k < kLeastKeys || problem.seqlen_k > kMostKeys) return false;
+  if (items.at_most(shape.multiprocessors / 5)) return false;
+  return items.at_most(rule.rule.mask_right ? 2 * shape.multiprocessors : shape.multiprocessors / 2);
+}
+
 /// The rule's variant, or one of more items where the rule's leave multiprocessors idle and these are predicted to be
 /// faster: the model favours kernels by roles, by up to a half. log: idle-device-tiles
 backward::Config with_faster_tiles(const AttentionProblem& problem, const DeviceShape& shape,
@@ -137,6 +150,12 @@ backward::Config with_faster_tiles(const AttentionProblem& problem, const Device
   const Checked items =
       Checked(gpu::backward_blocks(problem.seqlen_k, block_n(rule))) * gpu::backward_key_heads(problem);
   if (!gpu::has_few_tiles(items, shape)) return rule;
+  const std::vector<backward::Config> choices = tile_choices(problem);
+  if (gains_by_roles(problem, shape, rule, items)) {
+    const auto by_roles = [](const backward::Config& c) { return c.by_roles && c.block_m > kRowsPerWarpgroup; };
+    const auto found = std::ranges::find_if(choices, by_roles);
+    if (found != choices.end()) return *found;
+  }
   const auto work_of = [&](const backward::Config& config) {
     return backward_work(problem, shape, backward_plan(problem, shape, config), BackwardSteps::by_formula);
   };
@@ -144,7 +163,7 @@ backward::Config with_faster_tiles(const AttentionProblem& problem, const Device
   if (!gpu::leaves_idle(work)) return rule;
   gpu::FasterPlan faster(gpu::predicted_times(shape, work).seconds(), kMargin);
   backward::Config chosen = rule;
-  for (const backward::Config& other : tile_choices(problem)) {
+  for (const backward::Config& other : choices) {
     if (block_n(other) >= block_n(rule) || other.block_m > rule.block_m) continue;
     if (faster.takes(gpu::predicted_times(shape, work_of(other)).seconds())) chosen = other;
   }

@@ -158,6 +158,9 @@ ForwardPlan plan_without_list(const AttentionProblem& problem, const DeviceShape
 forward::Config with_faster_tiles(const AttentionProblem& problem, const DeviceShape& shape,
                                   const forward::Config& call, const forward::Config& rule) {
   constexpr double kMargin = 1.15;
+  constexpr double kMarginOfWide =
+      1.05;  // of heads of more than 64 columns, whose kinds of tiles the model knows apart
+  const bool narrow = rule.head_dim <= 64 && rule.head_dim_v <= 64;
   if (!compares_tiles(problem, rule)) return rule;
   const auto work_of = [&](const forward::Config& config) {
     return forward_work(problem, shape, plan_without_list(problem, shape, config, {}));
@@ -165,8 +168,8 @@ forward::Config with_faster_tiles(const AttentionProblem& problem, const DeviceS
   const Checked tiles = Checked(m_tiles_of(problem, rule)) * problem.batch * problem.heads_q;
   if (!gpu::has_few_tiles(tiles, shape)) return rule;
   const gpu::PlannedWork work = work_of(rule);
-  if (!gpu::leaves_idle(work)) return rule;
-  gpu::FasterPlan faster(gpu::predicted_times(shape, work).seconds(), kMargin);
+  if (narrow && !gpu::leaves_idle(work)) return rule;
+  gpu::FasterPlan faster(gpu::predicted_times(shape, work).seconds(), narrow ? kMargin : kMarginOfWide);
   forward::Config chosen = rule;
   for (const forward::Config& other : tile_choices(call, problem)) {
     if (m_tiles_of(problem, other) <= m_tiles_of(problem, rule)) continue;

@@ -62,7 +62,8 @@ Status encode(const runtime::Driver& driver, const gpu::RowsView& tensor, const 
       .strides = {of(0).stride, of(1).stride, of(2).stride, of(3).stride, of(4).stride},
       .box = {of(0).box, of(1).box, of(2).box, of(3).box, of(4).box},
       .swizzle = runtime::Swizzle::bytes_128,
-      .reads_ahead = box.reads_ahead};
+      .reads_ahead = box.reads_ahead,
+      .whole_lines = tensor.extent(1) * element_bytes % 128 == 0};
   return runtime::encode_tensor_map(driver, tiled, map);
 }
 

@@ -3,6 +3,7 @@
 
 import importlib
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -134,8 +135,13 @@ def test_batch_invariance(gpu_platform, monkeypatch):
     """vLLM has it from the variable."""
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     assert custom(gpu_platform, use_batch_invariant=True) == strobe_vllm.BACKEND
-    with pytest.raises(ValueError, match="batch invariance is not supported with an fp8 cache on a GPU"):
-        custom(gpu_platform, use_batch_invariant=True, kv_cache_dtype="fp8")
+    for capability in ((9, 0), (8, 0)):
+        is_served = capability == (9, 0)
+        of_device = classmethod(lambda cls, device_id=0, capability=capability: DeviceCapability(*capability))
+        monkeypatch.setattr(gpu_platform, "get_device_capability", of_device)
+        reason = "batch invariance with an fp8 cache on a GPU needs compute capability 9.0"
+        with nullcontext() if is_served else pytest.raises(ValueError, match=reason):
+            assert custom(gpu_platform, use_batch_invariant=True, kv_cache_dtype="fp8") == strobe_vllm.BACKEND
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])

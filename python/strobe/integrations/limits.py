@@ -18,10 +18,16 @@ def head_size_reason(head_size: int, *, on_gpu: bool) -> str | None:
 
 
 def combination_reason(
-    head_size: int, dtype: torch.dtype, *, is_float8: bool, on_gpu: bool, row_invariant: bool
+    head_size: int,
+    dtype: torch.dtype,
+    *,
+    is_float8: bool,
+    on_gpu: bool,
+    row_invariant: bool,
+    capability: tuple[int, int] | None = None,
 ) -> str | None:
     """Why engines serve each of these alone and not all of them together. dtype is of the queries, is_float8 says that
-    the cache is stored as float8_e4m3fn."""
+    the cache is stored as float8_e4m3fn, capability is the GPU's."""
     if not on_gpu:
         return None
     if dtype == torch.float32 and head_size > _MOST_FLOAT32_COLUMNS_OF_GPUS:
@@ -34,6 +40,6 @@ def combination_reason(
             return f"head_size is {head_size}: with an fp8 cache on a GPU it must be at most {most}"
         if head_size % 16 != 0:
             return f"head_size is {head_size}: with an fp8 cache on a GPU it must be a multiple of 16"
-        if row_invariant:
-            return "batch invariance is not supported with an fp8 cache on a GPU"
+        if row_invariant and capability != (9, 0):  # others convert caches for the longest sequences before each call
+            return "batch invariance with an fp8 cache on a GPU needs compute capability 9.0"
     return None

@@ -74,4 +74,5 @@ class StrobeAttentionBackend(Support, AttentionBackend):
             kv_cache_dtype,
             on_gpu=not current_platform.is_cpu(),
             row_invariant=bool(envs.VLLM_BATCH_INVARIANT),
+            capability=device_capability,
         )

@@ -47,12 +47,18 @@ def shards_reason(options: dict[str, bool]) -> str | None:
 
 
 def combination_reason(
-    head_size: int, dtype: torch.dtype, cache_dtype: str | None, *, on_gpu: bool, row_invariant: bool
+    head_size: int,
+    dtype: torch.dtype,
+    cache_dtype: str | None,
+    *,
+    on_gpu: bool,
+    row_invariant: bool,
+    capability: tuple[int, int] | None = None,
 ) -> str | None:
     """Why engines serve each of these alone and not all of them together."""
     is_float8 = cache_dtype in FLOAT8_CACHES
     return conversion_reason(dtype, cache_dtype) or limits.combination_reason(
-        head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant
+        head_size, dtype, is_float8=is_float8, on_gpu=on_gpu, row_invariant=row_invariant, capability=capability
     )
 
 

@@ -14,7 +14,7 @@ namespace strobe::gpu {
 
 /// Whether tiles are so few that an empty last round takes much of the time: of more the model is not asked.
 constexpr bool has_few_tiles(Checked tiles, const DeviceShape& shape) {
-  constexpr std::int64_t kMostRounds = 4;
+  constexpr std::int64_t kMostRounds = 6;
   return tiles.at_most(kMostRounds * shape.multiprocessors);
 }
 

@@ -92,6 +92,8 @@ TEST(Choice, OrdersSumsOfShortSequencesOfGroupedHeads) {
 TEST(Choice, ChangesTilesAndSplitsOfForwards) {
   AttentionProblem problem = test::problem_of(4096, 128, 128);
   problem.causal = CausalMask::bottom_right;
+  problem.batch = 16;
+  problem.total_q = problem.total_k = problem.batch * problem.seqlen_q;
   const sm90::forward::Config rule = *sm90::forward_config(problem, test::kH100);
   const sm90::forward::Config other =
       *sm90::forward_config(problem, test::kH100, {.block_m = 128, .block_n = 128, .ctas = 1});
@@ -99,6 +101,7 @@ TEST(Choice, ChangesTilesAndSplitsOfForwards) {
   EXPECT_EQ(block_m(other), 128);
   EXPECT_EQ(other.schedule, rule.schedule);
   EXPECT_EQ(*sm90::forward_config(problem, test::kH100, {.block_m = 1, .block_n = 1, .ctas = 1}), rule);
+  problem.batch = 2;
   problem.seqlen_q = 1;
   problem.total_q = problem.batch;
   const auto workers = [&](int split_ctas) {

@@ -45,7 +45,7 @@ class KeyValueSource {
       const TileWork work = tile_work<C>(params_);
       const sequence::CachedRows<C.rule.element, true, false> rows(
           params_.cache, params_.k, params_.v, work.tile.sequence, head_kv_of(params_, work), work.k.start);
-      start_scattered_copy<Tile, C.block_n, threads>(tile, tensor.data, columns, [&](int row) {
+      start_scattered_copy<Tile, C.block_n, threads, whole_lines>(tile, tensor.data, columns, [&](int row) {
         const unsigned short* const found = first + row < used_ ? rows.row_of(tensor, first + row) : nullptr;
         return found == nullptr ? nullptr : found + first_column;
       });

@@ -125,9 +125,9 @@ class KeyValueLoader {
 
   static constexpr int kThreads = threads_per_group(C);
 
-  /// Of stored rows of half a line the other half is another head's, which another CTA reads, at another time.
+  /// Of rows that end within a line the rest is another head's, which another CTA reads, at another time.
   template <typename Tile>
-  static constexpr bool kWholeLines = !is_stored(C) || Tile::kPanels * Tile::kRowBytes >= 128;
+  static constexpr bool kWholeLines = Tile::kPanels * Tile::kRowBytes % 128 == 0;
 
   /// Copies count 16 bits.
   __device__ __forceinline__ static int copied(int head_dim) {

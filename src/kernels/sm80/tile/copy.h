@@ -98,7 +98,7 @@ __device__ __forceinline__ void start_found_copy(uint32_t tile, int columns, con
 /// Copies rows that lie anywhere to a tile: row_of(row) is where a row of the tile begins, null where it does not
 /// exist. `memory`: any address, which copies of nothing name. All rows are found before the first is copied: page
 /// tables are read meanwhile.
-template <typename Tile, int rows, int threads, typename RowOf>
+template <typename Tile, int rows, int threads, bool whole_lines = true, typename RowOf>
 __device__ __forceinline__ void start_scattered_copy(uint32_t tile, const unsigned short* memory, int columns,
                                                      const RowOf& row_of) {
   using Lane = CopyLane<Tile, threads>;
@@ -118,8 +118,8 @@ __device__ __forceinline__ void start_scattered_copy(uint32_t tile, const unsign
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
       const int column = (panel * Tile::kChunks + Lane::chunk()) * kChunkElements;
       const bool exists = from[i] != nullptr && column < columns;
-      ptx::cp_async_16(tile + Lane::offset(i * Lane::kRowsAtATime) + panel * Tile::kPanelBytes,
-                       exists ? from[i] + column : memory, exists ? kChunkBytes : 0);
+      start_chunk<whole_lines>(tile + Lane::offset(i * Lane::kRowsAtATime) + panel * Tile::kPanelBytes,
+                               exists ? from[i] + column : memory, exists ? kChunkBytes : 0);
     }
   }
 }

@@ -35,6 +35,10 @@ void many(Problem& p) {
   p.total_q = p.total_k = p.batch * p.seqlen_k;
 }
 void causal(Problem& p) { p.causal = CausalMask::bottom_right; }
+void many_causal(Problem& p) {
+  many(p);
+  causal(p);
+}
 void window(Problem& p) {
   causal(p);
   p.window.left = 1023;
@@ -119,8 +123,8 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
        "head_dim 64, head_dim_v 64, consumer_warpgroups 3, stages 3, q_stages 2, output_stages 1, producer_registers "
        "32, consumer_registers 160"},
       {512, 128, plain, "q_stages 2"},
-      {4096, 128, plain,
-       "consumer_warpgroups 3, block_n 80, q_stages 2, producer_registers 32, consumer_registers 160"},
+      {4096, 128, plain, "q_stages 2"},  // of so few tiles
+      {4096, 128, many, "consumer_warpgroups 3, block_n 80, q_stages 2, producer_registers 32, consumer_registers 160"},
       {4096, 192, plain, "head_dim 192, head_dim_v 192, block_n 96"},
       {4096, 256, plain, "head_dim 256, head_dim_v 256, block_n 64"},
       {128, 64, causal,
@@ -129,7 +133,7 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
        "mask_right, head_dim 64, head_dim_v 64, consumer_warpgroups 4, block_n 64, stages 4, q_stages 2, no ping_pong, "
        "dealt, no looks_ahead, output_stages 1, producer_registers 32, consumer_registers 112"},
       {512, 128, causal, "mask_right, q_stages 2, dealt"},
-      {4096, 128, causal,
+      {4096, 128, many_causal,
        "mask_right, consumer_warpgroups 3, block_n 80, q_stages 2, dealt, producer_registers 32, consumer_registers "
        "160"},
       {4096, 256, causal, "mask_right, head_dim 256, head_dim_v 256, block_n 64, dealt"},

@@ -312,7 +312,11 @@ TEST(Sm90ForwardPlan, SaysWhatConsumersDo) {
   EXPECT_TRUE(says(causal, "pipeline      4 stages of K and V, 2 of Q, 1 of O\n")) << causal;
   EXPECT_TRUE(says(causal, "loop          a block's softmax under the P V before\n")) << causal;
   EXPECT_TRUE(says(causal, "registers     of a thread: 32 of producers, 112 of consumers\n")) << causal;
-  const std::string wide = explained([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; });
+  const std::string wide = explained([](AttentionProblem& p) {
+    p.head_dim = p.head_dim_v = 128;
+    p.batch = 32;  // tiles enough to fill a device
+    p.total_q = p.total_k = p.batch * p.seqlen_q;
+  });
   EXPECT_TRUE(says(wide, "P V before; the next tile is found ahead\n")) << wide;
   EXPECT_TRUE(says(wide, "registers     of a thread: 32 of producers, 160 of consumers\n")) << wide;
   const std::string window = explained([](AttentionProblem& p) { p.window.left = 511; });
