@@ -302,10 +302,13 @@ def test_spans_do_not_wait_for_the_device():
     check_nothing_waits(server, server.step(SPANS[0]).with_spans(SPANS[1]))
 
 
-def test_batch_invariance(place, monkeypatch):
+@pytest.mark.parametrize("scales", [(), (0.01, 0.02)], ids=["16 or 32 bits", "fp8"])
+def test_batch_invariance(place, monkeypatch, scales):
     """A request has the same bits alone and in a batch, and its last query as it would have as a decode."""
+    if scales and place["dtype"] == torch.float32 and place["device"] == "cuda":
+        pytest.skip("no GPU has an fp8 cache beside float32")
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    server = Server(**place)
+    server = Server(**place, scales=scales)
     step = server.step(MIXED)
     whole = step.forward(server.builder.build(0, step.common()))
     step.check(whole)
