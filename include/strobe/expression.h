@@ -46,6 +46,10 @@ class STROBE_API ScoreFunction {
   /// Whether the score depends on what it reads of captures()[capture], so that a backward may give that gradient.
   bool has_gradient(int capture) const;
 
+  /// Whether a score of -inf stays one, as long as what is read is finite: the text multiplies it by a positive number
+  /// and adds the rest. Of others, such as tanh(score), only a mask hides a key.
+  bool keeps_hidden() const;
+
   /// What engines make of the texts.
   const std::shared_ptr<const expression::Formula>& formula() const { return formula_; }
 

@@ -9,7 +9,6 @@
 
 #include "call_tensors.h"
 #include "errors.h"
-#include "expression/formula.h"
 #include "passes.h"
 #include "values.h"
 
@@ -122,7 +121,7 @@ void bind_score_function(nb::module_& module) {
           },
           nb::arg("score"), nb::arg("mask"), nb::arg("captures").none())
       .def("explain", [](const Parsed& self) { return self.function->explain(); })
-      .def_prop_ro("keeps_hidden", [](const Parsed& self) { return self.function->formula()->keeps_hidden(); })
+      .def_prop_ro("keeps_hidden", [](const Parsed& self) { return self.function->keeps_hidden(); })
       .def_prop_ro("differentiable", [](const Parsed& self) { return differentiable(*self.function); });
 }
 

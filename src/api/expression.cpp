@@ -29,6 +29,12 @@ bool ScoreFunction::has_gradient(int capture) const {
   return std::ranges::any_of(formula_->reads(), [&](const expression::Read& read) { return read.capture == capture; });
 }
 
+bool ScoreFunction::keeps_hidden() const {
+  const expression::Graph& graph = formula_->graph();
+  const expression::Id slope = formula_->slope();
+  return !formula_->has_score() || (graph.is_literal(slope) && graph[slope].value > 0.0);
+}
+
 namespace api {
 namespace {
 

@@ -67,9 +67,6 @@ class Formula {
   Id slope() const { return slope_; }   // of the new score by the score
   const std::vector<Read>& reads() const { return reads_; }
 
-  /// Whether a score of -inf stays one, whatever is read: it is multiplied by a positive number, and the rest is added.
-  bool keeps_hidden() const { return graph_.is_literal(slope_) && graph_[slope_].value > 0.0; }
-
   /// The score as a sum of what options say; none where it says anything else, or there is none.
   const std::optional<ScoreTerms>& score_terms() const { return score_terms_; }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/problem.h"
@@ -342,6 +343,18 @@ TEST(TextOptions, LeaveTextsOfCallsThatTheOptionsDoNotServe) {
     EXPECT_FALSE(stays(of_bias, change));
     EXPECT_FALSE(stays(of_slopes, change));
   }
+}
+
+/// By which a mask that was made a bias still hides its keys.
+TEST(ScoreFunction, SaysWhetherHiddenScoresStayHidden) {
+  const auto keeps = [](std::string_view score) { return ScoreFunction::parse(score, {}, {})->keeps_hidden(); };
+  for (const std::string_view score : {"score", "score + 0.1 * (k - q)", "2 * (score - 3)", "score / 4"}) {
+    EXPECT_TRUE(keeps(score)) << score;
+  }
+  for (const std::string_view score : {"tanh(score)", "-score", "score * score", "0 * score", "score * (k - q)"}) {
+    EXPECT_FALSE(keeps(score)) << score;
+  }
+  EXPECT_TRUE(ScoreFunction::parse({}, "k <= q", {})->keeps_hidden());
 }
 
 }  // namespace
