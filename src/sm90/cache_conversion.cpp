@@ -17,8 +17,10 @@ bool lacks_a_kernel(const AttentionProblem& problem) {
 }  // namespace
 
 bool converts_cache(const AttentionProblem& problem) {
-  if (gpu::is_overridden<forward::Config>()) return false;  // a test's variant may be one that converts K and V itself
-  return gpu::can_convert_cache(problem) && (lacks_a_kernel(problem) || gpu::gains_by_conversion(problem));
+  if (!gpu::can_convert_cache(problem)) return false;
+  if (lacks_a_kernel(problem)) return true;
+  // A test's variant may be one that converts K and V itself.
+  return gpu::gains_by_conversion(problem) && !gpu::is_overridden<forward::Config>();
 }
 
 AttentionProblem kernels_problem(const AttentionProblem& problem) {
