@@ -71,14 +71,13 @@ def _check_latents(runner: "ModelRunner", latents: Latents) -> None:
 
 
 def _combination_reason(runner: "ModelRunner", size: int) -> str | None:
-    on_gpu = runner.device != "cpu"
     return combination_reason(
         size,
         runner.dtype,
         is_float8=runner.kv_cache_dtype == torch.float8_e4m3fn,
-        on_gpu=on_gpu,
+        on_gpu=runner.device != "cpu",
         row_invariant=get_exec().deterministic.enable_deterministic_inference,
-        capability=torch.cuda.get_device_capability() if on_gpu else None,
+        capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
     )
 
 
