@@ -6,6 +6,7 @@
 
 #include "call/arithmetic.h"
 #include "gpu/params/score.h"
+#include "gpu/plan/converted_cache.h"
 #include "gpu/plan/row_invariant.h"
 #include "gpu/plan/supported.h"
 
@@ -27,7 +28,7 @@ Status check_stored(const AttentionProblem& problem) {
                               name, value, name_of(problem.stored.dtype), kElements);
     }
   }
-  if (problem.row_invariant) {
+  if (problem.row_invariant && gpu::is_too_large_to_convert(problem)) {
     return gpu::unsupported(
         "row_invariant with k in {} converts it to 16 bits first on the gpu engine: {} sequences of {} keys would take "
         "more than 8 GiB; the cpu engine converts nothing",

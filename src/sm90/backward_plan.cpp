@@ -150,11 +150,10 @@ backward::Config with_faster_tiles(const AttentionProblem& problem, const Device
   const Checked items =
       Checked(gpu::backward_blocks(problem.seqlen_k, block_n(rule))) * gpu::backward_key_heads(problem);
   if (!gpu::has_few_tiles(items, shape)) return rule;
-  const std::vector<backward::Config> choices = tile_choices(problem);
   if (gains_by_roles(problem, shape, rule, items)) {
-    const auto by_roles = [](const backward::Config& c) { return c.by_roles && c.block_m > kRowsPerWarpgroup; };
-    const auto found = std::ranges::find_if(choices, by_roles);
-    if (found != choices.end()) return *found;
+    for (const backward::Config& other : tile_choices(problem)) {
+      if (other.by_roles && other.block_m > kRowsPerWarpgroup) return other;
+    }
   }
   const auto work_of = [&](const backward::Config& config) {
     return backward_work(problem, shape, backward_plan(problem, shape, config), BackwardSteps::by_formula);
@@ -163,7 +162,7 @@ backward::Config with_faster_tiles(const AttentionProblem& problem, const Device
   if (!gpu::leaves_idle(work)) return rule;
   gpu::FasterPlan faster(gpu::predicted_times(shape, work).seconds(), kMargin);
   backward::Config chosen = rule;
-  for (const backward::Config& other : choices) {
+  for (const backward::Config& other : tile_choices(problem)) {
     if (block_n(other) >= block_n(rule) || other.block_m > rule.block_m) continue;
     if (faster.takes(gpu::predicted_times(shape, work_of(other)).seconds())) chosen = other;
   }

@@ -194,6 +194,16 @@ TEST_P(GpuStored, RowInvariantCallsHaveTheBitsOfConvertedTensors) {
   std::cout << seeds.size() << " configurations\n";
 }
 
+/// There is nothing to convert then.
+TEST_P(GpuStored, RowInvariantCallsWithoutKeys) {
+  StoredCase c;
+  c.seqlen_k = 0;
+  c.options.row_invariant = true;
+  c.fill(1);
+  c.k.scales = c.v.scales = io::make_tensor(DType::float32, {c.batch, c.heads_kv, 1});
+  matches_reference(c.with_outputs(c.stored()), c, 1);
+}
+
 TEST_P(GpuStored, WideHeadsMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(100);
   for (const std::uint64_t seed : seeds) {

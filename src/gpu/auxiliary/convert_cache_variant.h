@@ -27,7 +27,7 @@ auxiliary::ConvertCacheConfig convert_cache_config(const AttentionProblem& probl
 
 runtime::Variant convert_cache_variant(const auxiliary::ConvertCacheConfig& config, std::string_view architecture);
 
-/// Adds the kernel that converts the problem's cache, where one does.
+/// Adds the kernel that converts the problem's cache.
 void list_cache_conversion(const AttentionProblem& problem, std::string_view architecture, PackList& list);
 
 }  // namespace strobe::gpu

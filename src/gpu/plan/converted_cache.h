@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards of many query rows, or of wide heads, over K and V stored in 8 bits: a kernel converts the cache to 16 bits,
-// and the forward reads what it wrote.
+// Forwards of many query rows, of wide heads, or in row-invariant calls, over K and V stored in 8 bits: a kernel
+// converts the cache to 16 bits, and the forward reads what it wrote. Which do so, each family says.
 #pragma once
 
 #include "call/checked.h"

@@ -251,6 +251,12 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
             }),
             "row_invariant with k in int8 converts it to 16 bits first on the gpu engine: 256 sequences of 131072 keys "
             "would take more than 8 GiB; the cpu engine converts nothing");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.seqlen_k = p.total_k = 0;
+              p.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1};
+            }),
+            "");
 }
 
 TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
